@@ -1,0 +1,1 @@
+"""The jobs: one file each, `python -m pixelis_jax.main --config=configs/<job>.py[:variant]`."""

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Sets everything up, then runs lint, types and tests with coverage; arguments are forwarded to pytest.
+# Exits with 0 only when all pass; the last line is pytest's.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=launch/setup.sh
+source launch/setup.sh
+set_up test
+
+export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}
+export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$PWD/.cache/jax}
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.5
+
+failed=()
+check() {
+  local name=$1
+  shift
+  printf '[test] %s\n' "$name" >&2
+  "$@" || failed+=("$name")
+}
+check "ruff check" "$python" -m ruff check .
+check "ruff format" "$python" -m ruff format --check .
+check "mypy" "$python" -m mypy
+[ ${#failed[@]} = 0 ] || printf '[test] failed before the tests: %s\n' "${failed[*]}" >&2
+
+printf '[test] pytest\n' >&2
+status=0
+"$python" -m pytest -p launch.pytest_eta --cov --cov-report=term "$@" || status=$?
+if [ "$status" = 0 ] && [ ${#failed[@]} != 0 ]; then status=1; fi
+exit "$status"
