@@ -1,0 +1,1 @@
+"""Advantages, log-probs and losses: pure functions that return `((sum, weight), stats)` (see update.py)."""

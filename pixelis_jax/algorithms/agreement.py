@@ -1,0 +1,27 @@
+"""How far the sampler's log-probs are from the trainer's for the same tokens."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from pixelis_jax.masked import masked_max, masked_sum
+from pixelis_jax.update import Stats
+
+NAME = "sampler_trainer_logprob_diff"
+
+
+def sampler_trainer_difference(
+    logp: Array, logp_sampler: Array, mask: Array, turn_of: Array | None = None, *, turns: int = 0
+) -> Stats:
+    """|trainer - sampler| in nats over the masked tokens: mean, max, and the mean of each of the first turns.
+
+    A drift that begins with the first inserted image shows in turn 1 first. `turns` says how many have their own mean.
+    Shapes: logp, logp_sampler f32[B, T]; mask bool[B, T]; turn_of i32[B, T], -1 outside assistant turns. Names:
+    `sampler_trainer_logprob_diff/{mean,max,turn_<n>}`.
+    """
+    difference = jnp.abs(jnp.where(mask, logp, 0.0) - jnp.where(mask, logp_sampler, 0.0))
+    means = {f"{NAME}/mean": (jnp.sum(difference), jnp.sum(mask, dtype=jnp.float32))}
+    if turn_of is not None:
+        for turn in range(turns):
+            here = mask & (turn_of == turn)
+            means[f"{NAME}/turn_{turn}"] = (masked_sum(difference, here), jnp.sum(here, dtype=jnp.float32))
+    return Stats(means=means, maxima={f"{NAME}/max": masked_max(difference, mask)})

@@ -1,0 +1,1 @@
+"""Reward components as pure functions of one trajectory, and their combination."""

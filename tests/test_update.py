@@ -1,0 +1,71 @@
+"""One optimizer update from any loss: the split never matters, nothing trainable changes nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pixelis_jax.update import Stats, accumulate, split_micro_batches, update
+
+
+def squared(params, batch):
+    """Weighted squared error; rows with weight 0 are masked out."""
+    x, y, weight = batch
+    error = jnp.where(weight > 0, x @ params["w"] - y, 0.0)
+    total = jnp.sum(weight)
+    stats = Stats(means={"error": (jnp.sum(weight * error), total)}, maxima={"worst": jnp.max(jnp.abs(error))})
+    return (jnp.sum(weight * error**2), total), stats
+
+
+def problem():
+    rng = jax.random.split(jax.random.key(0), 2)
+    x, y = jax.random.normal(rng[0], (8, 3)), jax.random.normal(rng[1], (8,))
+    return {"w": jnp.ones(3)}, (x, y, jnp.array([1.0, 0, 2, 1, 0, 0, 1, 3]))
+
+
+def test_any_split_gives_one_gradient():
+    params, batch = problem()
+    (total, weight), stats = squared(params, batch)
+    mean, whole = float(total / weight), stats.reduce()
+    direct = jax.grad(lambda p: jnp.divide(*squared(p, batch)[0]))(params)
+    for count in (1, 2, 4, 8):
+        grads, total, weight, stats = accumulate(squared, params, batch, micro_batches=count)
+        np.testing.assert_allclose(grads["w"], direct["w"], rtol=1e-5)
+        assert float(weight) == 8 and float(total / weight) == pytest.approx(mean)
+        for name, value in stats.reduce().items():
+            np.testing.assert_allclose(value, whole[name], rtol=1e-5)
+
+
+def test_update_is_the_optimizer_on_that_gradient():
+    params, batch = problem()
+    tx = optax.sgd(0.1)
+    new, _, metrics = update(squared, params, tx.init(params), batch, tx=tx, micro_batches=4)
+    grads = accumulate(squared, params, batch, micro_batches=1)[0]
+    np.testing.assert_allclose(new["w"], params["w"] - 0.1 * grads["w"], rtol=1e-5)
+    assert float(metrics["update/skipped"]) == 0
+    assert float(metrics["grad_norm"]) == pytest.approx(float(optax.global_norm(grads)), rel=1e-5)
+
+
+@pytest.mark.parametrize("fault", ["nothing trainable", "not finite"])
+def test_bad_steps_change_nothing(fault):
+    params, (x, y, weight) = problem()
+    batch = (x, y, jnp.zeros(8)) if fault == "nothing trainable" else (x * jnp.inf, y, weight)
+    tx = optax.adam(0.1)
+    state = tx.init(params)
+    new, new_state, metrics = update(squared, params, state, batch, tx=tx, micro_batches=2)
+    jax.tree.map(np.testing.assert_array_equal, (new, new_state), (params, state))
+    assert float(metrics["update/skipped"]) == 1
+
+
+def test_stats_of_two_windows_do_not_mix():
+    """Windows of 1 then 3 report 1, 3; merged they are weighed by their weights."""
+    first = Stats(means={"a": (jnp.float32(1), jnp.float32(1))}, maxima={"m": jnp.float32(1)})
+    second = Stats(means={"a": (jnp.float32(9), jnp.float32(3))}, maxima={"m": jnp.float32(4)})
+    assert [float(s.reduce()["a"]) for s in (first, second)] == [1, 3]
+    assert {k: float(v) for k, v in first.merge(second).reduce().items()} == {"a": 2.5, "m": 4.0}
+
+
+def test_split_refuses_a_remainder():
+    with pytest.raises(ValueError, match="does not split"):
+        split_micro_batches({"x": jnp.zeros((6, 2))}, 4)
