@@ -1,0 +1,1 @@
+"""Training data: PixelSearch scenes and tasks, and CoTA samples."""
