@@ -146,7 +146,7 @@ def test_the_split_does_not_matter(kind):
     def loss(scale, micro):
         return grpo_loss(scale * micro[0], jnp.zeros(micro[0].shape), micro[1], config)
 
-    results = [accumulate(loss, jnp.float32(1), (logp, data), micro_batches=n) for n in (1, 2, 8)]
+    results = [accumulate(loss, jnp.float32(1), (logp, data), micro_batches=n) for n in (1, 4)]
     for grads, total, weight, stats in results[1:]:
         np.testing.assert_allclose(total / weight, results[0][1] / results[0][2], rtol=1e-5)
         np.testing.assert_allclose(grads, results[0][0], rtol=1e-5)
