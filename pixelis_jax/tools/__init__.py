@@ -1,6 +1,7 @@
 """Visual operations the policy can call. A new one is one file and one entry here."""
 
 import logging
+from collections.abc import Mapping
 
 from pixelis_jax.tools import zoom_in
 from pixelis_jax.tools.base import Session, Tool, ToolError, check_arguments, schemas
@@ -16,22 +17,22 @@ _log = logging.getLogger(__name__)
 def execute(session: Session, call: ToolCall, *, enabled: bool = True) -> Observation:
     """Runs a call and adds the image it returns to the session. Never raises: a failure becomes an observation."""
     if not enabled:
-        return Observation("Error: tools are off", ok=False)
+        return Observation("error: tools are off", ok=False)
     tool = TOOLS.get(call.name)
     if tool is None:
-        return Observation(f"Error: there is no tool {call.name[:40]!r}", ok=False)
-    target = call.arguments.get("target_image", 1) if isinstance(call.arguments, dict) else 1
+        return Observation(f"error: there is no tool {call.name[:40]!r}", ok=False)
+    target = call.arguments.get("target_image", 1) if isinstance(call.arguments, Mapping) else 1
     target = target if isinstance(target, int) and 1 <= target <= len(session.frames) else 1
     wrong = check_arguments(tool, call.arguments)
     if wrong:
-        return Observation(f"Error: {wrong}", ok=False, target_image=target)
+        return Observation(f"error: {wrong}", ok=False, target_image=target)
     try:
         observation = tool.run(session, call.arguments)
     except ToolError as error:
-        return Observation(f"Error: {error}", ok=False, target_image=target, out_of_image=error.out_of_image)
+        return Observation(f"error: {error}", ok=False, target_image=target, out_of_image=error.out_of_image)
     except Exception:
         _log.exception("%s raised on %s", call.name, dict(call.arguments))
-        return Observation(f"Error: {call.name} failed", ok=False, target_image=target)
+        return Observation(f"error: {call.name} failed", ok=False, target_image=target)
     if observation.image is not None:
         session.append(observation.image)
     return observation

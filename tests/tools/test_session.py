@@ -1,0 +1,113 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+from pixelis_jax.tools import TOOLS, schemas
+from pixelis_jax.tools.base import Session, ToolError, check_arguments
+from pixelis_jax.types import UserError
+
+
+def session_of(height, width, seen, *, coordinates="pixels", fit_crop=lambda height, width: (56, 56)):
+    image = np.zeros((height, width, 3), np.uint8)
+    return Session([image], [seen], fit_crop=fit_crop, coordinates=coordinates)
+
+
+def test_box_of_a_shrunk_image_is_cut_from_full_resolution():
+    """2000x1500 seen as 1148x840: 574 * 2000 / 1148 = 1000 and so on."""
+    place = session_of(1500, 2000, (840, 1148)).box([574, 420, 861, 630])
+    assert place.box == (1000, 750, 1500, 1125) and not place.clamped
+
+
+def test_norm1000_is_declared_and_not_guessed():
+    session = session_of(1500, 2000, (840, 1148), coordinates="norm1000")
+    assert session.box([500, 500, 750, 750]).box == (1000, 750, 1500, 1125)
+    assert session.point([500, 500]) == (1000, 750)
+    with pytest.raises(UserError, match="pixels, norm1000"):
+        session_of(10, 10, (10, 10), coordinates="relative")
+
+
+def test_whole_image_and_single_pixel():
+    session = session_of(1500, 2000, (840, 1148))
+    assert session.box([0, 0, 1148, 840]).box == (0, 0, 2000, 1500)
+    small = session_of(100, 100, (1000, 1000))
+    assert small.box([501, 501, 502, 502]).box == (50, 50, 51, 51)
+    assert small.box([999, 999, 1000, 1000]).box == (99, 99, 100, 100)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([10, 10, 10, 10], "empty"),
+        ([50, 50, 20, 20], "empty"),
+        ([10, 50, 20, 20], "empty"),
+        ([math.nan, 0, 10, 10], "4 finite numbers"),
+        ([0, 0, math.inf, 10], "4 finite numbers"),
+        (["0", "0", "10", "10"], "4 finite numbers"),
+        ([True, 0, 10, 10], "4 finite numbers"),
+        ([0, 0, 10**400, 10], "4 finite numbers"),
+        ([0, 0, 10], "4 finite numbers"),
+        ("0,0,10,10", "4 finite numbers"),
+        (None, "4 finite numbers"),
+        ([[0, 0], [10, 10]], "4 finite numbers"),
+    ],
+)
+def test_boxes_that_are_none(value, message):
+    with pytest.raises(ToolError, match=message) as raised:
+        session_of(100, 100, (100, 100)).box(value)
+    assert not raised.value.out_of_image
+
+
+@pytest.mark.parametrize("value", [[100, 0, 120, 10], [-20, 0, 0, 10], [0, 100, 10, 130], [0, -9, 10, -1]])
+def test_boxes_wholly_outside(value):
+    with pytest.raises(ToolError, match="outside image 1 of 100x100") as raised:
+        session_of(200, 200, (100, 100)).box(value)
+    assert raised.value.out_of_image
+
+
+def test_a_box_partly_outside_is_clamped_and_says_so():
+    place = session_of(200, 200, (100, 100)).box([-10, 50, 30, 140])
+    assert place.box == (0, 100, 60, 200) and place.clamped
+    assert place.seen == (0, 50, 30, 100)
+
+
+def test_points():
+    session = session_of(200, 400, (100, 100))
+    assert session.point([0, 0]) == (0, 0)
+    assert session.point([50, 50]) == (200, 100)
+    assert session.point([100, 100]) == (399, 199)
+    with pytest.raises(ToolError, match="2 finite numbers"):
+        session.point([1, 2, 3])
+    with pytest.raises(ToolError, match="outside") as raised:
+        session.point([101, 50])
+    assert raised.value.out_of_image
+
+
+def test_region_is_relative_to_the_original():
+    assert session_of(100, 200, (50, 50)).region((50, 20, 150, 60)) == (0.5, 0.4, 0.5, 0.4)
+
+
+def test_images_are_numbered_from_1():
+    session = session_of(100, 100, (50, 50), fit_crop=lambda height, width: (height * 2, width * 2))
+    assert session.append(np.zeros((10, 20, 3), np.uint8)) == 2
+    assert session.frame(2).seen == (20, 40)
+    for number in (0, 3, -1):
+        with pytest.raises(ToolError, match=f"no image {number}; images are 1 to 2"):
+            session.frame(number)
+
+
+def test_schemas_are_one_json_line_a_tool():
+    lines = schemas(TOOLS).split("\n")
+    assert [json.loads(line)["name"] for line in lines] == list(TOOLS)
+    zoom = json.loads(lines[0])
+    assert zoom["parameters"]["required"] == ["bbox_2d"]
+    assert set(zoom["parameters"]["properties"]) == {"bbox_2d", "target_image"}
+
+
+def test_arguments_are_checked_by_the_schema():
+    zoom = TOOLS["ZOOM_IN"]
+    assert check_arguments(zoom, {"bbox_2d": [1, 2, 3, 4.5], "target_image": 3}) is None
+    assert check_arguments(zoom, {"bbox_2d": (1, 2, 3, 4)}) is None
+    assert check_arguments(zoom, {"target_image": 1}) == "ZOOM_IN needs the argument 'bbox_2d'"
+    assert check_arguments(zoom, [1]) == "arguments must be a JSON object"
