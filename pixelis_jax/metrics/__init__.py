@@ -1,0 +1,1 @@
+"""Metric names, moving averages, the files a run writes, and the progress line. Imports no jax."""
