@@ -1,5 +1,6 @@
 import dataclasses
 import hashlib
+import math
 
 import numpy as np
 import pytest
@@ -9,10 +10,10 @@ from pixelis_jax.data.pixelsearch.scene import BACKGROUNDS, COLORS, SHAPES, is_h
 from pixelis_jax.types import UserError
 
 GOLDEN = {
-    "plain": "9f663ae4aef05fed",
-    "gradient": "619836000557523b",
-    "noise": "38b0f79718e7fcd9",
-    "photo": "d62aaa8b3ae6d3ac",
+    "plain": "6d867909e95ffff0",
+    "gradient": "367e92ac28bea32a",
+    "noise": "8643e2243377c14f",
+    "photo": "501e61e3cad4ebf2",
 }
 SCENES = [make_scene(3, split, index) for split in ("train", "heldout") for index in range(150)]
 
@@ -37,6 +38,13 @@ def test_canvas_sides_and_aspects():
     aspects = {scene.height * 12 // scene.width for scene in SCENES}
     assert aspects == {9, 12, 16}
     assert all(512 <= side <= 1024 for scene in SCENES for side in (scene.height, scene.width))
+
+
+def test_an_overview_of_a_square_scene_is_never_rounded_down_a_step():
+    """Qwen2-VL's resize takes floor(side / sqrt(area / budget) / 28): 4 for every square at 112 * 112 px."""
+    squares = {scene.height for scene in SCENES if scene.height == scene.width}
+    assert len(squares) > 10
+    assert {math.floor(side / math.sqrt(side * side / 112**2) / 28) for side in squares} == {4}
 
 
 def test_shapes_are_distinct_and_do_not_overlap():

@@ -70,22 +70,28 @@ def make_task(seed: int, split: str, index: int, *, kinds: Sequence[str] = tuple
     kind = kinds[int(draw.integers(0, len(kinds)))]
     fitting = [question for question in questions(scene) if question.kind == kind]
     question = fitting[int(draw.integers(0, len(fitting)))]
+    return task_of(scene, render(scene), question)
+
+
+def task_of(scene: Scene, image: np.ndarray, question: Question) -> Task:
+    """The task that asks `question` about `scene`, whose pixels are `image`; its index is the scene's."""
+    address = f"{scene.seed}/{scene.split}/{scene.index}"
     return Task(
-        task_id=f"pixelsearch-{seed}-{split}-{index}",
-        index=index,
+        task_id=f"pixelsearch:{address}:{question.question}",
+        index=scene.index,
         task_type=question.task_type,
         question=question.question,
-        images=(render(scene),),
+        images=(image,),
         answer=question.answer,
         answer_type=question.answer_type,
         needs_look=question.needs_look,
         choices=question.choices,
         metadata={
-            "kind": kind,
+            "kind": question.kind,
             "target_box": question.target_box,
             "height": scene.height,
             "width": scene.width,
-            "image_path": f"{PATH_PREFIX}{seed}/{split}/{index}",
+            "image_path": PATH_PREFIX + address,
         },
     )
 

@@ -1,7 +1,7 @@
 """What stands in a PixelSearch scene: canvas, background, shapes and their contents, as plain numbers.
 
 All lengths are shares of the canvas's short side s, so a shrunk overview looks alike at any size. At an overview of
-112 px a digit is about 3 px high; a crop of 1.35 times its shape, shown at 56 px, shows it at 8 to 11 px.
+112 px a digit or letter is 3 to 4 px high; a crop of 1.35 times its shape, shown at 56 px, shows it at 8 to 13 px.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ _SIZE: dict[str, tuple[int, int]] = {
     "cross": (115, 150),
 }
 _DIGIT_HEIGHT = (28, 34)  # thousandths of s
-_TEXT_HEIGHT = (24, 28)  # thousandths of s
+_TEXT_HEIGHT = (30, 34)  # thousandths of s
 _CELLS = 3  # cells along the short side
 
 
@@ -115,9 +115,13 @@ def _between(draw: np.random.Generator, low: int, high: int) -> int:
 
 
 def _canvas(draw: np.random.Generator) -> tuple[int, int]:
-    """(height, width): 1:1, 4:3 or 3:4 with sides of 512 to 1024 px; the short side is a multiple of 3."""
+    """(height, width): 1:1, 4:3 or 3:4 with sides of 512 to 1024 px; the short side is a multiple of 3.
+
+    That of a square is one of 7 too: side / 112 is then exact in binary, and the Qwen2-VL resize, which rounds down,
+    gives 112 x 112 at a budget of 112 * 112 px and never 84 x 84.
+    """
     aspect = _between(draw, 0, 2)
-    short = 3 * (_between(draw, 171, 341) if aspect == 0 else _between(draw, 171, 256))
+    short = 21 * _between(draw, 25, 48) if aspect == 0 else 3 * _between(draw, 171, 256)
     long = short if aspect == 0 else short * 4 // 3
     return (short, long) if aspect == 1 else (long, short)
 
