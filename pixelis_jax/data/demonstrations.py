@@ -1,0 +1,149 @@
+"""Endless supervised batches: PixelSearch scenes, oracle dialogues, packed for the train step.
+
+A batch is a pure function of (seed, index): the step is the whole state of the iterator, so resuming needs nothing else.
+Several questions share a scene, whose overview is encoded once.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import grain
+import numpy as np
+from absl import flags
+from flax import struct
+from jax import Array
+
+from pixelis_jax.data import dialogues
+from pixelis_jax.data.pixelsearch.address import generator as random_at
+from pixelis_jax.data.pixelsearch.draw import render
+from pixelis_jax.data.pixelsearch.oracle import demonstrate
+from pixelis_jax.data.pixelsearch.questions import questions, task_of
+from pixelis_jax.data.pixelsearch.scene import Scene, make_scene
+from pixelis_jax.models.processor import Processor
+from pixelis_jax.models.rows import bucket, pad_1d, pad_rows
+from pixelis_jax.types import ImageBatch, Task, TokenBatch
+
+
+@dataclasses.dataclass(frozen=True)
+class DemonstrationConfig:
+    """What a batch holds. `kinds` lists question kinds (naming one twice doubles its share)."""
+
+    seed: int
+    scenes: int  # scenes a batch
+    questions: int  # rows a scene
+    kinds: tuple[str, ...] = ("digit", "text", "counting", "attribute")
+    direct_answer_share: float = 0.0  # of the rows that need a look, how many answer without one
+    box_noise: float = 0.1  # jitter of the oracle's boxes, as a share of the box
+    answer_weight: float = 1.0
+    row_tokens: int = 256
+    split: str = "train"
+
+
+@struct.dataclass
+class DemonstrationBatch:
+    """Rows and the images they point at: the table is the overviews' features, then the crops'."""
+
+    rows: TokenBatch
+    weights: Array  # f32[B, T]
+    overview: ImageBatch
+    crops: ImageBatch
+
+
+def make_batch(config: DemonstrationConfig, processor: Processor, schemas: str, index: int) -> DemonstrationBatch:
+    """Batch number `index`. Raises ValueError where a dialogue is longer than `row_tokens` (rows are never cut)."""
+    overviews, rows_of, crops = [], [], []
+    for i in range(config.scenes):
+        number = index * config.scenes + i
+        made = make_scene(config.seed, config.split, number)
+        image = render(made)
+        overviews.append(processor.seen(image, crop=False))
+        generator = random_at(config.seed, config.split, number, "demonstration")
+        for task in _tasks(config, made, image, generator):
+            look = task.needs_look and generator.integers(1_000_000) >= round(config.direct_answer_share * 1_000_000)
+            sample = demonstrate(
+                task,
+                generator,
+                direct=not look,
+                box_noise=config.box_noise,
+                fit_overview=processor.fit_overview,
+                fit_crop=processor.fit_crop,
+            )
+            turns = dialogues.messages(
+                sample, task.images, fit_overview=processor.fit_overview, fit_crop=processor.fit_crop
+            )
+            seen = dialogues.crops_of(turns, processor)
+            rows_of.append((task, turns, i, len(crops), len(seen)))
+            crops += seen
+    return _pack(config, processor, schemas, overviews=overviews, crops=crops, dialogs=rows_of)
+
+
+def _pack(
+    config: DemonstrationConfig,
+    processor: Processor,
+    schemas: str,
+    *,
+    overviews: list[np.ndarray],
+    crops: list[np.ndarray],
+    dialogs: list[tuple[Task, list[dialogues.Message], int, int, int]],
+) -> DemonstrationBatch:
+    overview = processor.pack(overviews, crop=False)
+    packed = processor.pack(crops, crop=True, count=bucket(len(crops), multiple=len(dialogs)))
+    places = processor.place(overviews, crop=False)
+    unit = processor.config.vision.merge_unit
+    crop_places = processor.place(crops, crop=True, first_row=overview.valid.size // unit)
+    rows = [
+        dialogues.encode(
+            turns,
+            task.question,
+            processor=processor,
+            schemas=schemas,
+            images=[places[scene_index]],
+            crops=crop_places[first : first + count],
+            answer_weight=config.answer_weight,
+        )
+        for task, turns, scene_index, first, count in dialogs
+    ]
+    return DemonstrationBatch(
+        rows=pad_rows(rows, length=config.row_tokens, pad=processor.pad),
+        weights=pad_1d([row.weights for row in rows], config.row_tokens, 0.0, np.float32),
+        overview=overview,
+        crops=packed,
+    )
+
+
+def _tasks(
+    config: DemonstrationConfig, made: Scene, image: np.ndarray, generator: np.random.Generator
+) -> Iterator[Task]:
+    """`questions` tasks about one scene."""
+    asked = questions(made)
+    for _ in range(config.questions):
+        kind = config.kinds[int(generator.integers(len(config.kinds)))]
+        fitting = [q for q in asked if q.kind == kind]
+        yield task_of(made, image, fitting[int(generator.integers(len(fitting)))])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Maker(grain.transforms.Map):
+    """Picklable `make_batch` for Grain's worker processes."""
+
+    config: DemonstrationConfig
+    processor: Processor
+    schemas: str
+
+    def map(self, element: int) -> DemonstrationBatch:
+        return make_batch(self.config, self.processor, self.schemas, int(element))
+
+
+def batches(
+    config: DemonstrationConfig, processor: Processor, schemas: str, *, start: int, stop: int, workers: int
+) -> Iterator[DemonstrationBatch]:
+    """Batches start .. stop - 1 in order, made ahead by `workers` processes (0: by a thread of this one)."""
+    if not flags.FLAGS.is_parsed():  # a notebook: Grain's workers read absl flags that `app.run` would have parsed
+        flags.FLAGS.mark_as_parsed()
+    made = grain.MapDataset.range(start, stop).map(_Maker(config, processor, schemas))
+    threads = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
+    if workers == 0:
+        yield from made.to_iter_dataset(threads)
+    else:
+        options = grain.multiprocessing.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2)
+        yield from made.to_iter_dataset(threads).mp_prefetch(options)

@@ -1,0 +1,88 @@
+"""From CoTA steps to a token row: the same template and the same real tool calls as in a rollout."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from pixelis_jax.data.cota import Sample
+from pixelis_jax.models.processor import Placed, Processor
+from pixelis_jax.models.rows import Row
+from pixelis_jax.tools import execute, grammar
+from pixelis_jax.tools.base import FitSize, Session
+from pixelis_jax.types import Observation, ToolCall
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """One assistant turn of a demonstration. `loss` is False for a deliberately wrong step: seen, not trained."""
+
+    text: str
+    loss: bool
+    observation: Observation | None  # None after the answer
+
+
+def messages(
+    sample: Sample, images: Sequence[np.ndarray], *, fit_overview: FitSize, fit_crop: FitSize
+) -> list[Message]:
+    """Assistant turns of a sample. THINK steps join the think block of the action (or the answer) that follows them.
+
+    A call without a stored observation is replayed by the real tool, so the dialogue shows what a rollout would show.
+    """
+    session = Session(images, [fit_overview(*image.shape[:2]) for image in images], fit_crop=fit_crop)
+    turns, thoughts = [], []
+    for step in sample.trajectory:
+        if step.thought:
+            thoughts.append(step.thought)
+        if step.action == "THINK":
+            continue
+        call = ToolCall(step.action, dict(step.parameters))
+        text = grammar.render(" ".join(thoughts), call=call)
+        turns.append(Message(text, step.loss, step.observation or execute(session, call)))
+        thoughts = []
+    text = grammar.render(" ".join(thoughts), answer=sample.answer)
+    turns.append(Message(text, sample.answer_loss, None))
+    return turns
+
+
+def crops_of(turns: Sequence[Message], processor: Processor) -> list[np.ndarray]:
+    """Images returned by tools, resized as the model sees them, in order."""
+    images = [m.observation.image for m in turns if m.observation is not None and m.observation.image is not None]
+    return [processor.seen(image, crop=True) for image in images]
+
+
+def encode(
+    turns: Sequence[Message],
+    question: str,
+    *,
+    processor: Processor,
+    schemas: str,
+    images: Sequence[Placed],
+    crops: Sequence[Placed],
+    answer_weight: float = 1.0,
+) -> Row:
+    """Token row of a whole dialogue. Policy tokens are those of assistant turns with `loss`, their end token included.
+
+    `answer_weight` multiplies the loss of the tokens between the answer tags.
+    """
+    row, places = Row(), iter(crops)
+    processor.append_prompt(row, question, images, schemas)
+    for i, message in enumerate(turns):
+        ids = [*processor.encode(message.text), processor.im_end]
+        weights = answer_weights(ids, processor, answer_weight)
+        row.append_text(ids, policy=message.loss, turn=i, weights=weights)
+        observation = message.observation
+        if observation is not None:
+            place = next(places) if observation.image is not None else None
+            processor.append_observation(row, observation.text, place)
+    return row
+
+
+def answer_weights(ids: Sequence[int], processor: Processor, weight: float) -> list[float]:
+    """`weight` for the tokens strictly between `<answer>` and `</answer>`, else 1."""
+    start, end = (processor.encode(tag) for tag in ("<answer>", "</answer>"))
+    weights = [1.0] * len(ids)
+    if weight != 1.0 and len(start) == len(end) == 1 and start[0] in ids and end[0] in ids:
+        a, b = ids.index(start[0]), ids.index(end[0])
+        weights[a + 1 : b] = [weight] * (b - a - 1)
+    return weights

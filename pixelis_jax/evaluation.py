@@ -1,0 +1,121 @@
+"""Held-out success of a policy, by question kind and by mode."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pixelis_jax.data.pixelsearch.questions import make_task
+from pixelis_jax.models.policy import Policy
+from pixelis_jax.rewards.verifiers import verify
+from pixelis_jax.rollout.engine import Engine, SamplingConfig
+from pixelis_jax.rollout.sample import RolloutConfig, Sampler
+from pixelis_jax.tools.base import Tool
+from pixelis_jax.types import Task, Trajectory
+
+PyTree = Any
+
+# What opens the first turn where looking or not looking is forced: the policy goes on from there.
+FORCED_ZOOM = '<think>I need a closer look.</think><tool_call>{"name": "ZOOM_IN", "arguments": {"bbox_2d": ['
+FORCED_DIRECT = "<think>I can see it.</think><answer>"
+
+MODES: dict[str, dict[str, Any]] = {
+    "tools_on": {},
+    "tools_off": {"tools_on": False},
+    "forced_direct": {"prefix": FORCED_DIRECT},
+    "forced_zoom": {"prefix": FORCED_ZOOM},
+    "greedy": {"greedy": True},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """Held-out scenes at addresses (seed, "heldout", 0 .. scenes - 1); `kinds` as in `make_task`."""
+
+    seed: int
+    scenes: int = 512
+    batch: int = 64
+    kinds: tuple[str, ...] = ("digit", "text", "counting", "attribute")
+    split: str = "heldout"
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalResult:
+    """Shares in 0..1. `success` is over the questions that need a look; `by_kind` holds (success, count) of each kind."""
+
+    success: float
+    rapr: float
+    by_kind: dict[str, tuple[float, int]]
+    valid_calls: float  # of all tool-call turns, the share that ran without error
+    statuses: dict[str, int]
+
+    def record(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+class Evaluator:
+    """Evaluates adapters of one policy; compiled functions are shared between modes."""
+
+    def __init__(self, policy: Policy, config: EvalConfig, rollout: RolloutConfig, *, tools: Mapping[str, Tool]) -> None:
+        self.policy = policy
+        self.config = config
+        self.rollout = rollout
+        self.tools = tools
+        self._engines: dict[SamplingConfig, Engine] = {}
+
+    def engine(self, sampling: SamplingConfig) -> Engine:
+        """The compiled engine for a sampling configuration, made once."""
+        if sampling not in self._engines:
+            self._engines[sampling] = Engine(self.policy.model, sampling, end_of_turn=self.policy.processor.im_end)
+        return self._engines[sampling]
+
+    def __call__(self, mode: str, *, lora: PyTree | None, progress: Callable[[int, int], None] | None = None) -> EvalResult:
+        """Roll out all scenes once in `mode` (a key of MODES)."""
+        options = dict(MODES[mode])
+        sampling = self.rollout.sampling
+        if options.pop("greedy", False):
+            sampling = dataclasses.replace(sampling, temperature=0.0)
+        config = dataclasses.replace(self.rollout, sampling=sampling, group_size=1, **options)
+        sampler = Sampler(self.policy, config, tools=self.tools, engine=self.engine(sampling))
+        trajectories: list[Trajectory] = []
+        cfg = self.config
+        for start in range(0, cfg.scenes, cfg.batch):
+            # The last batch is filled up, so that every batch has one compiled shape; the surplus is not counted.
+            tasks = [make_task(cfg.seed, cfg.split, start + i, kinds=cfg.kinds) for i in range(cfg.batch)]
+            done = sampler(tasks, lora=lora, seed=cfg.seed, step=0).trajectories
+            trajectories += done[: cfg.scenes - start]
+            if progress is not None:
+                progress(len(trajectories), cfg.scenes)
+        return summarise(trajectories)
+
+
+def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
+    """Shares over trajectories; a trajectory without an answer is a failure."""
+    by_kind: dict[str, list[float]] = defaultdict(list)
+    look, used, calls, good = [], [], 0, 0
+    statuses: dict[str, int] = defaultdict(int)
+    for trajectory in trajectories:
+        score = success_of(trajectory.task, trajectory.answer)
+        by_kind[str(trajectory.task.metadata.get("kind", trajectory.task.task_type))].append(score)
+        statuses[trajectory.status] += 1
+        made = [t for t in trajectory.turns if t.call is not None]
+        calls += sum(t.answer is None for t in trajectory.turns)
+        good += sum(t.observation is not None and t.observation.ok for t in made)
+        used.append(bool(made))
+        if trajectory.task.needs_look:
+            look.append(score)
+    return EvalResult(
+        success=_mean(look),
+        rapr=_mean(used),
+        by_kind={k: (_mean(v), len(v)) for k, v in sorted(by_kind.items())},
+        valid_calls=good / calls if calls else 0.0,
+        statuses=dict(sorted(statuses.items())),
+    )
+
+
+def success_of(task: Task, answer: str | None) -> float:
+    return 0.0 if answer is None else verify(task, answer)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(sum(values) / len(values)) if values else 0.0

@@ -1,0 +1,123 @@
+"""The decoder: one forward for training, prefill, appending an observation, and single-token decoding.
+
+A row's tokens fill consecutive slots 0, 1, 2, ... without gaps, so causality is `key slot <= query slot`, whatever the
+padding. Padding tokens carry a slot past the end: what they would write is dropped, what they read is never used.
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array
+
+from pixelis_jax.models.config import TextConfig
+from pixelis_jax.models.layers import Dense, GatedMLP, RMSNorm, attend, rotate
+
+
+@struct.dataclass
+class Cache:
+    """Keys and values, an array a layer: `keys[i]` and `values[i]` are f[B, S, K, d]."""
+
+    keys: tuple[Array, ...]
+    values: tuple[Array, ...]
+
+    @property
+    def slots(self) -> int:
+        return self.keys[0].shape[1]
+
+
+def empty_cache(config: TextConfig, *, rows: int, slots: int, dtype: jnp.dtype) -> Cache:
+    """A zero cache of `slots` tokens a row."""
+    shape = (rows, slots, config.num_key_value_heads, config.head_dim)
+
+    def zeros() -> tuple[Array, ...]:
+        return tuple(jnp.zeros(shape, dtype) for _ in range(config.num_hidden_layers))
+
+    return Cache(zeros(), zeros())
+
+
+def mrope(positions: Array, config: TextConfig) -> tuple[Array, Array]:
+    """cos and sin f32[B, T, d / 2] of positions i32[B, 3, T].
+
+    Frequencies are dealt to (time, height, width) in the lengths of `mrope_section` (Qwen2-VL, arXiv:2409.12191, section 2.1).
+    """
+    half = config.head_dim // 2
+    inverse = 1.0 / config.rope_theta ** (np.arange(half, dtype=np.float32) / half)
+    axis = np.repeat(np.arange(3), config.mrope_section)
+    angles = jnp.moveaxis(positions, 1, -1)[..., axis].astype(jnp.float32) * inverse
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention; writes the new keys and values into the cache where one is given."""
+
+    config: TextConfig
+    dtype: jnp.dtype
+    lora_scale: float
+
+    @nn.compact
+    def __call__(
+        self, x: Array, rope: tuple[Array, Array], slots: Array, cache: tuple[Array, Array] | None
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        cfg = self.config
+        b, t, _ = x.shape
+
+        def project(heads: int, name: str) -> Array:
+            return Dense(heads * cfg.head_dim, True, self.lora_scale, self.dtype, name=name)(x).reshape(b, t, heads, -1)
+
+        query = rotate(project(cfg.num_attention_heads, "q_proj"), *rope)
+        key = rotate(project(cfg.num_key_value_heads, "k_proj"), *rope)
+        value = project(cfg.num_key_value_heads, "v_proj")
+        key_slots = slots
+        if cache is not None:
+            rows = jnp.arange(b)[:, None]
+            key, value = (old.at[rows, slots].set(new, mode="drop") for old, new in zip(cache, (key, value), strict=True))
+            cache = (key, value)
+            key_slots = jnp.arange(key.shape[1])[None]
+        mask = key_slots[:, None, :] <= slots[:, :, None]
+        out = attend(query, key, value, mask).reshape(b, t, -1)
+        return Dense(cfg.hidden_size, False, self.lora_scale, self.dtype, name="o_proj")(out), cache
+
+
+class Block(nn.Module):
+    """Pre-norm decoder layer."""
+
+    config: TextConfig
+    dtype: jnp.dtype
+    lora_scale: float
+
+    @nn.compact
+    def __call__(
+        self, x: Array, rope: tuple[Array, Array], slots: Array, cache: tuple[Array, Array] | None
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        cfg = self.config
+        normed = RMSNorm(cfg.rms_norm_eps, self.dtype, name="input_layernorm")(x)
+        out, cache = Attention(cfg, self.dtype, self.lora_scale, name="self_attn")(normed, rope, slots, cache)
+        x = x + out
+        normed = RMSNorm(cfg.rms_norm_eps, self.dtype, name="post_attention_layernorm")(x)
+        return x + GatedMLP(cfg.intermediate_size, False, self.lora_scale, self.dtype, name="mlp")(normed), cache
+
+
+class Decoder(nn.Module):
+    """Embeddings f[B, T, D] -> final hidden states f[B, T, D] and the cache with these tokens added."""
+
+    config: TextConfig
+    dtype: jnp.dtype = jnp.float32
+    lora_scale: float = 1.0
+    remat: bool = False
+
+    @nn.compact
+    def __call__(
+        self, x: Array, positions: Array, slots: Array, cache: Cache | None = None
+    ) -> tuple[Array, Cache | None]:
+        rope = mrope(positions, self.config)
+        block_cls = nn.remat(Block) if self.remat and cache is None else Block
+        keys, values = [], []
+        for i in range(self.config.num_hidden_layers):
+            block = block_cls(self.config, self.dtype, self.lora_scale, name=f"layers_{i}")
+            x, new = block(x, rope, slots, None if cache is None else (cache.keys[i], cache.values[i]))
+            if new is not None:
+                keys.append(new[0])
+                values.append(new[1])
+        x = RMSNorm(self.config.rms_norm_eps, self.dtype, name="norm")(x)
+        return x, None if cache is None else Cache(tuple(keys), tuple(values))

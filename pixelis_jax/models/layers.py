@@ -1,0 +1,75 @@
+"""Layers shared by the vision tower and the decoder."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+LORA = "lora"  # the variable collection that holds adapters
+
+
+class Dense(nn.Module):
+    """`x W (+ b) (+ scale (x A) B)`. The adapter applies where the `lora` collection has this layer's `a` and `b`.
+
+    `a` is f[in, rank] and `b` f[rank, features]; the collection is made by `models.lora.init`, never by linen's init.
+    """
+
+    features: int
+    use_bias: bool = False
+    lora_scale: float = 1.0
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        kernel = self.param("kernel", nn.initializers.normal(0.02), (x.shape[-1], self.features), self.dtype)
+        x = x.astype(self.dtype)
+        y = x @ kernel.astype(self.dtype)
+        if self.use_bias:
+            y = y + self.param("bias", nn.initializers.zeros_init(), (self.features,), self.dtype).astype(self.dtype)
+        if self.has_variable(LORA, "a"):
+            a, b = self.get_variable(LORA, "a"), self.get_variable(LORA, "b")
+            y = y + ((x @ a.astype(self.dtype)) @ b.astype(self.dtype)) * self.lora_scale
+        return y
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm in fp32 (Zhang & Sennrich 2019, arXiv:1910.07467)."""
+
+    eps: float = 1e-6
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale = self.param("scale", nn.initializers.ones_init(), (x.shape[-1],), self.dtype)
+        wide = x.astype(jnp.float32)
+        normed = wide * jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.eps)
+        return scale.astype(self.dtype) * normed.astype(self.dtype)
+
+
+class GatedMLP(nn.Module):
+    """SwiGLU: `down(silu(gate x) * up x)`."""
+
+    intermediate_size: int
+    use_bias: bool = False
+    lora_scale: float = 1.0
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        def dense(features: int, name: str) -> Dense:
+            return Dense(features, self.use_bias, self.lora_scale, self.dtype, name=name)
+
+        hidden = nn.silu(dense(self.intermediate_size, "gate_proj")(x)) * dense(self.intermediate_size, "up_proj")(x)
+        return dense(x.shape[-1], "down_proj")(hidden)
+
+
+def rotate(x: Array, cos: Array, sin: Array) -> Array:
+    """Rotary embedding, half-split form: x f[..., T, H, d]; cos and sin f32[..., T, d / 2], computed in fp32."""
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cos, sin = cos[..., None, :], sin[..., None, :]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def attend(query: Array, key: Array, value: Array, mask: Array) -> Array:
+    """Attention of query f[B, T, H, d] over key/value f[B, S, K, d]; `mask` bool[B, T, S] is True where a key is seen."""
+    return jax.nn.dot_product_attention(query, key, value, mask=mask[:, None])

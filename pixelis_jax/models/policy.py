@@ -1,0 +1,114 @@
+"""A model ready for use: module, parameters on the mesh, processor."""
+
+import dataclasses
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from pixelis_jax import parallel
+from pixelis_jax.models import config as model_config
+from pixelis_jax.models import processor as processors
+from pixelis_jax.models import weights
+from pixelis_jax.models.config import ModelConfig
+from pixelis_jax.models.image_processor import PixelBudget
+from pixelis_jax.models.processor import Processor
+from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.types import ImageBatch, TokenBatch, UserError
+
+PyTree = Any
+BUNDLED = {"pixelis-tiny": Path(__file__).parent.parent / "assets" / "pixelis-tiny"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """`model.apply({"params": params, "lora": adapter}, ...)` is the policy; without `lora` it is the base."""
+
+    model: Qwen2_5_VL
+    params: PyTree
+    processor: Processor
+    mesh: Mesh
+    name: str
+    sha256: str
+
+    @functools.cached_property
+    def host_embeddings(self) -> np.ndarray:
+        """The token embedding table on the host, f32[V, D]."""
+        return np.asarray(self.params["embed_tokens"], np.float32)
+
+
+def resolve(name: str) -> Path:
+    """Directory of a bundled model name or of a Hugging Face style directory."""
+    path = BUNDLED.get(name, Path(name).expanduser())
+    if not path.is_dir():
+        raise UserError(
+            f"model {name!r}: not a bundled model ({', '.join(BUNDLED)}) and no directory of that name;"
+            " give a Hugging Face model directory"
+        )
+    return path
+
+
+def load(
+    name: str,
+    *,
+    mesh: Mesh | None = None,
+    dtype: Any = jnp.float32,
+    lora_scale: float = 1.0,
+    overview: PixelBudget | None = None,
+    crop: PixelBudget | None = None,
+) -> Policy:
+    """Load a bundled model or a Hugging Face directory onto the mesh (default: all devices on the data axis).
+
+    `overview` and `crop` bound the pixels of task images and of tool images; None takes the directory's own bounds.
+    """
+    directory = resolve(name)
+    config = model_config.from_json(directory / "config.json")
+    mesh = mesh or parallel.make_mesh(parallel.MeshShape())
+    model = Qwen2_5_VL(config, dtype=dtype, lora_scale=lora_scale, remat=config.text.num_hidden_layers > 8)
+    abstract = abstract_params(model)
+    shardings = parallel.param_shardings(mesh, abstract)
+    placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+    params = weights.load(directory, config, abstract=placed)
+    processor = processors.load(directory, config, overview=overview, crop=crop)
+    return Policy(model, params, processor, mesh, name, content_hash(directory))
+
+
+def abstract_params(model: Qwen2_5_VL) -> PyTree:
+    """Shapes and dtypes of the parameters, nothing computed."""
+    return jax.eval_shape(lambda: init_params(model, 0))
+
+
+def init_params(model: Qwen2_5_VL, seed: int) -> PyTree:
+    """Fresh parameters from a seed."""
+    rows, images = _smallest_inputs(model.config)
+    return model.init(jax.random.key(seed), rows, images, method="init_all")["params"]
+
+
+def content_hash(directory: Path) -> str:
+    """sha256 over names and bytes of the weights, config and tokenizer of a model directory."""
+    digest = hashlib.sha256()
+    for file in sorted([*directory.glob("*.safetensors"), directory / "config.json", directory / "tokenizer.json"]):
+        digest.update(file.name.encode())
+        with file.open("rb") as handle:
+            while block := handle.read(1 << 24):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _smallest_inputs(config: ModelConfig) -> tuple[TokenBatch, ImageBatch]:
+    vision = config.vision
+    one = np.zeros((1, 1), np.int32)
+    rows = TokenBatch(one, one > -1, one > 0, np.zeros((1, 3, 1), np.int32), one)
+    shape = (1, 1, vision.window_patches)
+    patches = np.zeros((*shape, vision.patch_dim), np.uint8)
+    return rows, ImageBatch(patches, np.zeros((*shape, 2), np.int32), np.ones(shape, bool))
+
+
+def with_params(policy: Policy, params: PyTree) -> Policy:
+    """The same policy with other base parameters."""
+    return dataclasses.replace(policy, params=params)

@@ -1,0 +1,137 @@
+"""Text and images to tokens and back: tokenizer, dialogue template and image budgets of one model directory."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from pixelis_jax.models import image_processor
+from pixelis_jax.models.config import ModelConfig
+from pixelis_jax.models.image_processor import PixelBudget
+from pixelis_jax.models.rows import Row, power_bucket
+from pixelis_jax.types import ImageBatch, UserError
+
+SYSTEM_PROMPT = (
+    "Think in <think></think>, then call one tool in <tool_call></tool_call> or answer in <answer></answer>.\nTools:\n{schemas}"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """An image that has a place in a feature table: what a Row needs to point at it."""
+
+    size: tuple[int, int]  # (height, width) in pixels, after resize
+    first_row: int  # of its part of the table
+
+
+class Processor:
+    """Tokenizer, template and image budgets. `overview` bounds task images, `crop` the images that tools return."""
+
+    def __init__(self, config: ModelConfig, tokenizer: Tokenizer, *, overview: PixelBudget, crop: PixelBudget) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.overview = overview
+        self.crop = crop
+        self.im_start, self.im_end = (self._id(t) for t in ("<|im_start|>", "<|im_end|>"))
+
+    def _id(self, token: str) -> int:
+        found = self.tokenizer.token_to_id(token)
+        if found is None:
+            raise UserError(f"tokenizer.json has no token {token!r}; a Qwen ChatML tokenizer is needed")
+        return found
+
+    @property
+    def pad(self) -> int:
+        return self.config.pad_token_id
+
+    # Text -----------------------------------------------------------------------------------------------------------
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    # Images ---------------------------------------------------------------------------------------------------------
+    def fit(self, height: int, width: int, *, crop: bool) -> tuple[int, int]:
+        """(height, width) at which the model sees an image of this size."""
+        budget = self.crop if crop else self.overview
+        return image_processor.smart_resize(height, width, factor=self.config.vision.factor, budget=budget)
+
+    def fit_crop(self, height: int, width: int) -> tuple[int, int]:
+        return self.fit(height, width, crop=True)
+
+    def fit_overview(self, height: int, width: int) -> tuple[int, int]:
+        return self.fit(height, width, crop=False)
+
+    def seen(self, image: np.ndarray, *, crop: bool) -> np.ndarray:
+        """The image resized into its budget, u8[height, width, 3]."""
+        return image_processor.resize(image, self.fit(*image.shape[:2], crop=crop))
+
+    def windows(self, images: Sequence[np.ndarray], *, crop: bool) -> int:
+        """Window bucket for resized images: what a full budget of square shape needs, or more, in powers of two."""
+        vision = self.config.vision
+        budget = (self.crop if crop else self.overview).max_pixels
+        least = power_bucket(-(-budget // vision.window_size**2))
+        return max([least, *(power_bucket(image_processor.windows_of(i.shape[:2], vision)) for i in images)])
+
+    def pack(self, images: Sequence[np.ndarray], *, crop: bool, count: int | None = None) -> ImageBatch:
+        """ImageBatch of resized images, padded to `count` images and to the window bucket."""
+        return image_processor.pack(images, self.config.vision, windows=self.windows(images, crop=crop), count=count)
+
+    def place(self, images: Sequence[np.ndarray], *, crop: bool, first_row: int = 0) -> list[Placed]:
+        """Where `pack`'s images stand in the feature table whose part for them begins at `first_row`."""
+        step = image_processor.rows_per_image(self.windows(images, crop=crop), self.config.vision)
+        return [Placed(image.shape[:2], first_row + i * step) for i, image in enumerate(images)]
+
+    def image_tokens(self, size: tuple[int, int]) -> int:
+        return (size[0] // self.config.vision.factor) * (size[1] // self.config.vision.factor)
+
+    # Dialogue -------------------------------------------------------------------------------------------------------
+    def append_image(self, row: Row, image: Placed) -> None:
+        """`<|vision_start|>`, the placeholders, `<|vision_end|>`."""
+        vision = self.config.vision
+        grid = (image.size[0] // vision.factor, image.size[1] // vision.factor)
+        row.append_text([self.config.vision_start_token_id])
+        feature_rows = image.first_row + image_processor.token_rows(image.size, vision)
+        row.append_image(grid, feature_rows, placeholder=self.config.image_token_id)
+        row.append_text([self.config.vision_end_token_id])
+
+    def append_prompt(self, row: Row, question: str, images: Sequence[Placed], schemas: str) -> None:
+        """System prompt with the tools, the user's images and question, and the opening of the assistant's turn."""
+        system = SYSTEM_PROMPT.format(schemas=schemas)
+        row.append_text(self.encode(f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"))
+        for image in images:
+            self.append_image(row, image)
+        row.append_text(self.encode(f"{question}<|im_end|>\n<|im_start|>assistant\n"))
+
+    def append_observation(self, row: Row, text: str, image: Placed | None) -> None:
+        """What follows a closed assistant turn: its newline, the tool's response as a user turn, the next opening."""
+        row.append_text(self.encode("\n<|im_start|>user\n<tool_response>" + text))
+        if image is not None:
+            self.append_image(row, image)
+        row.append_text(self.encode("</tool_response><|im_end|>\n<|im_start|>assistant\n"))
+
+
+def load(directory: Path, config: ModelConfig, *, overview: PixelBudget | None, crop: PixelBudget | None) -> Processor:
+    """Processor of a model directory; a budget of None takes the one of `preprocessor_config.json`."""
+    file = directory / "tokenizer.json"
+    if not file.exists():
+        raise UserError(f"{file}: not there; copy the checkpoint's tokenizer.json")
+    tokenizer = Tokenizer.from_file(str(file))
+    own = read_budget(directory / "preprocessor_config.json")
+    return Processor(config, tokenizer, overview=overview or own, crop=crop or overview or own)
+
+
+def read_budget(file: Path) -> PixelBudget:
+    """Pixel bounds of a `preprocessor_config.json` (old keys min_pixels / max_pixels, newer `size`)."""
+    if not file.exists():
+        raise UserError(f"{file}: not there; copy it from the checkpoint or set config.image.min_pixels and max_pixels")
+    raw = json.loads(file.read_text())
+    size = raw.get("size", {})
+    low, high = raw.get("min_pixels") or size.get("shortest_edge"), raw.get("max_pixels") or size.get("longest_edge")
+    if not low or not high:
+        raise UserError(f"{file}: no pixel bounds; set config.image.min_pixels and max_pixels")
+    return PixelBudget(low, high)

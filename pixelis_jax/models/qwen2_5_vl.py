@@ -1,0 +1,85 @@
+"""Qwen2.5-VL: vision tower, decoder and head behind one module (arXiv:2502.13923)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pixelis_jax.models.config import ModelConfig
+from pixelis_jax.models.decoder import Cache, Decoder
+from pixelis_jax.models.head import HeadOutput, score_tokens
+from pixelis_jax.models.vision import VisionTower
+from pixelis_jax.types import ImageBatch, TokenBatch
+
+
+class Qwen2_5_VL(nn.Module):  # noqa: N801  the model's published name
+    """Call methods through `model.apply(variables, ..., method=...)` with `{"params": base, "lora": adapter}`.
+
+    `lora_scale` is alpha / rank of the adapter, if any. `remat` recomputes each layer in the backward pass.
+    """
+
+    config: ModelConfig
+    dtype: jnp.dtype = jnp.float32
+    lora_scale: float = 1.0
+    remat: bool = False
+
+    def setup(self) -> None:
+        text = self.config.text
+        self.visual = VisionTower(self.config.vision, self.dtype, self.lora_scale, self.remat)
+        self.language_model = Decoder(text, self.dtype, self.lora_scale, self.remat)
+        self.embed_tokens = self.param("embed_tokens", nn.initializers.normal(0.02), (text.vocab_size, text.hidden_size), self.dtype)
+        if not text.tie_word_embeddings:
+            self.lm_head = self.param("lm_head", nn.initializers.normal(0.02), (text.hidden_size, text.vocab_size), self.dtype)
+
+    def encode_images(self, images: ImageBatch) -> Array:
+        """Flat feature table f[M * W * L / merge, D] of an image batch; rows are found by `image_processor.token_rows`."""
+        features = self.visual(images)
+        return features.reshape(-1, features.shape[-1])
+
+    def hidden(
+        self, rows: TokenBatch, features: Array, slots: Array, cache: Cache | None = None
+    ) -> tuple[Array, Cache | None]:
+        """Final hidden states f[B, T, D]; token positions whose `image_index` >= 0 take that row of `features`."""
+        text = self.embed_tokens.astype(self.dtype)[rows.tokens]
+        seen = features.astype(self.dtype)[jnp.maximum(rows.image_index, 0)]
+        x = jnp.where(rows.image_index[..., None] >= 0, seen, text)
+        return self.language_model(x, rows.positions, slots, cache)
+
+    def logits(self, hidden: Array) -> Array:
+        """f32[..., V]; ids of image and video placeholders keep their raw logits here."""
+        return (hidden @ self._head()).astype(jnp.float32)
+
+    def _head(self) -> Array:
+        tied = self.config.text.tie_word_embeddings
+        return (self.embed_tokens.T if tied else self.lm_head).astype(self.dtype)
+
+    def forward_logits(self, rows: TokenBatch, features: Array) -> Array:
+        """f32[B, T, V]: what the reference implementation returns; for tests and small models."""
+        return self.logits(self.hidden(rows, features, row_slots(rows.valid))[0])
+
+    def score(self, rows: TokenBatch, features: Array, *, temperature: float = 1.0) -> HeadOutput:
+        """Log-prob and entropy f32[B, T] of each token given those before it (0 at position 0), never holding [B, T, V]."""
+        hidden, _ = self.hidden(rows, features, row_slots(rows.valid))
+        head = self._head()  # taken out of the module here: linen modules may not be called inside lax.map
+        out = score_tokens(
+            lambda h: (h @ head).astype(jnp.float32),
+            hidden[:, :-1],
+            rows.tokens[:, 1:],
+            forbidden=self.placeholders(),
+            temperature=temperature,
+        )
+        return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (1, 0))), out)
+
+    def placeholders(self) -> tuple[int, ...]:
+        """Ids that only a processor may write: neither sampled nor counted in a softmax."""
+        return (self.config.image_token_id, self.config.video_token_id)
+
+    def init_all(self, rows: TokenBatch, images: ImageBatch) -> Array:
+        """Touches every parameter, for linen's init."""
+        return self.forward_logits(rows, self.encode_images(images))
+
+
+def row_slots(valid: Array) -> Array:
+    """Slot of each token i32[B, T]: its rank among the row's valid tokens (left or right padding); padding gets T."""
+    rank = jnp.cumsum(valid, axis=1) - 1
+    return jnp.where(valid, rank, valid.shape[1])

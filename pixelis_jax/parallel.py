@@ -1,0 +1,98 @@
+"""Device mesh and shardings: one rule table, any number of devices.
+
+The mesh is (data, fsdp, tensor). Batches are split over data x fsdp; parameters by the first rule whose pattern is found in
+their path. A dimension that does not divide by its mesh axes stays whole, and `describe` says so.
+"""
+
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import numpy as np
+from flax import traverse_util
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from pixelis_jax.types import UserError
+
+PyTree = Any
+AXES = ("data", "fsdp", "tensor")
+BATCH = PartitionSpec(("data", "fsdp"))
+
+# (pattern in the parameter's path, spec of its trailing dimensions). Kernels are [in, out].
+RULES: tuple[tuple[str, PartitionSpec], ...] = (
+    (r"(q_proj|k_proj|v_proj|qkv|gate_proj|up_proj|merger_mlp_0)/kernel", PartitionSpec("fsdp", "tensor")),
+    (r"(o_proj|proj|down_proj|merger_mlp_2)/kernel", PartitionSpec("tensor", "fsdp")),
+    (r"embed_tokens", PartitionSpec("tensor", "fsdp")),
+    (r"lm_head", PartitionSpec("fsdp", "tensor")),
+    (r"patch_embed/kernel", PartitionSpec(None, "fsdp")),
+    (r"(q_proj|k_proj|v_proj|qkv|gate_proj|up_proj|merger_mlp_0)/b(ias)?$", PartitionSpec("tensor")),
+    (r".*", PartitionSpec()),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshShape:
+    """Devices an axis; -1 in `data` takes what the others leave."""
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+
+def make_mesh(shape: MeshShape, devices: list[jax.Device] | None = None) -> Mesh:
+    """Mesh over all devices. UserError where the product does not fit the device count."""
+    devices = jax.devices() if devices is None else devices
+    rest = shape.fsdp * shape.tensor
+    data = len(devices) // rest if shape.data == -1 else shape.data
+    if data < 1 or data * rest != len(devices):
+        raise UserError(
+            f"mesh (data={shape.data}, fsdp={shape.fsdp}, tensor={shape.tensor}) does not fit {len(devices)} device(s);"
+            " set config.mesh so that the product equals the device count, or data=-1"
+        )
+    return Mesh(np.array(devices).reshape(data, shape.fsdp, shape.tensor), AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def param_shardings(mesh: Mesh, tree: PyTree) -> PyTree:
+    """NamedSharding of each leaf of a parameter (or optimizer) pytree, by RULES."""
+
+    def one(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        name = "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
+        spec = next(spec for pattern, spec in RULES if re.search(pattern, name))
+        return NamedSharding(mesh, _fit(spec, tuple(leaf.shape), mesh))
+
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def batch_shardings(mesh: Mesh, tree: PyTree) -> PyTree:
+    """Leading axis over data x fsdp where it divides, else replicated."""
+    return jax.tree.map(lambda x: NamedSharding(mesh, _fit(BATCH, tuple(x.shape), mesh)), tree)
+
+
+def put_batch(mesh: Mesh, tree: PyTree) -> PyTree:
+    """Host arrays to devices with `batch_shardings`."""
+    return jax.device_put(tree, batch_shardings(mesh, tree))
+
+
+def describe(mesh: Mesh, tree: PyTree) -> list[str]:
+    """Names of leaves that a rule wanted to split and could not."""
+    whole = []
+    for name, leaf in traverse_util.flatten_dict(tree, sep="/").items():
+        spec = next(spec for pattern, spec in RULES if re.search(pattern, name))
+        if _fit(spec, tuple(leaf.shape), mesh) != spec and any(mesh.shape[a] > 1 for a in ("fsdp", "tensor")):
+            whole.append(name)
+    return whole
+
+
+def _fit(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """`spec` without the axes that do not divide their dimension."""
+    axes = []
+    for size, axis in zip(shape, tuple(spec), strict=False):
+        names = (axis,) if isinstance(axis, str) else (axis or ())
+        parts = int(np.prod([mesh.shape[n] for n in names], initial=1))
+        axes.append(axis if parts > 0 and size % parts == 0 else None)
+    return PartitionSpec(*axes)

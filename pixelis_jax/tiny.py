@@ -1,0 +1,134 @@
+"""pixelis-tiny: the embedded model's directory (config, tokenizer, template, processor), made from nothing but a seed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from pixelis_jax.data import dialogues
+from pixelis_jax.data.pixelsearch.address import generator as random_at
+from pixelis_jax.data.pixelsearch.draw import render
+from pixelis_jax.data.pixelsearch.oracle import demonstrate
+from pixelis_jax.data.pixelsearch.questions import questions, task_of
+from pixelis_jax.data.pixelsearch.scene import make_scene
+from pixelis_jax.models import config as model_config
+from pixelis_jax.models import tokenizer as bpe
+from pixelis_jax.models.config import ModelConfig, TextConfig, VisionConfig
+from pixelis_jax.models.image_processor import PixelBudget, smart_resize
+from pixelis_jax.models.processor import SYSTEM_PROMPT
+from pixelis_jax.models.vision import IMAGE_MEAN, IMAGE_STD
+from pixelis_jax.types import Task
+
+VOCAB_SIZE = 768
+_CORPUS_SCENES = 400
+
+# ChatML for plain dialogues and, with `tools`, for tool dialogues; equal to Processor.append_prompt (tested).
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.content is string %}{{ m.content }}"
+    "{% else %}{% for part in m.content %}"
+    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def make_config(tokenizer: Tokenizer, *, width: int, layers: int, vision_width: int, vision_depth: int) -> ModelConfig:
+    """Qwen2.5-VL in small: heads of 32, two query heads a key/value head, attention windows of 56 px."""
+    heads = width // 32
+    vision = VisionConfig(
+        depth=vision_depth,
+        hidden_size=vision_width,
+        intermediate_size=3 * vision_width,
+        num_heads=vision_width // 32,
+        window_size=56,
+        out_hidden_size=width,
+        fullatt_block_indexes=tuple(range(1, vision_depth, 2)),
+    )
+    text = TextConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        rope_theta=10_000.0,
+        mrope_section=(4, 6, 6),
+        tie_word_embeddings=True,
+        max_position_embeddings=2048,
+    )
+
+    def token(name: str) -> int:
+        return tokenizer.token_to_id(name)
+
+    return ModelConfig(
+        vision=vision,
+        text=text,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+        pad_token_id=token("<|endoftext|>"),
+        eos_token_id=token("<|im_end|>"),
+    )
+
+
+def make_tokenizer(seed: int, schemas: str) -> Tokenizer:
+    """BPE over the dialogues of `_CORPUS_SCENES` training scenes, the same for the same seed."""
+    return bpe.train(_corpus(seed, schemas), vocab_size=VOCAB_SIZE)
+
+
+def _corpus(seed: int, schemas: str) -> Iterator[str]:
+    budget = PixelBudget(56 * 56, 112 * 112)
+    for index in range(_CORPUS_SCENES):
+        made = make_scene(seed, "train", index)
+        image = render(made)
+        generator = random_at(seed, index, "corpus")
+        for question in questions(made):
+            yield from _dialogue(task_of(made, image, question), generator, budget, schemas)
+
+
+def _dialogue(task: Task, generator: Any, budget: PixelBudget, schemas: str) -> Iterator[str]:
+    def fit(height: int, width: int) -> tuple[int, int]:
+        return smart_resize(height, width, factor=28, budget=budget)
+
+    for direct in (False, True):
+        sample = demonstrate(task, generator, direct=direct, box_noise=0.2, fit_overview=fit, fit_crop=fit)
+        yield f"<|im_start|>system\n{SYSTEM_PROMPT.format(schemas=schemas)}<|im_end|>\n<|im_start|>user\n"
+        yield f"{task.question}<|im_end|>\n<|im_start|>assistant\n"
+        for message in dialogues.messages(sample, task.images, fit_overview=fit, fit_crop=fit):
+            yield message.text
+            if message.observation is not None:
+                yield message.observation.text
+
+
+def write_directory(directory: Path, tokenizer: Tokenizer, config: ModelConfig, *, overview: PixelBudget) -> None:
+    """Everything of a Hugging Face model directory but the weights."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    files: dict[str, dict[str, Any]] = {
+        "config.json": model_config.to_json(config),
+        "generation_config.json": {"eos_token_id": config.eos_token_id, "pad_token_id": config.pad_token_id},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": "<|im_end|>",
+            "pad_token": "<|endoftext|>",
+            "model_max_length": config.text.max_position_embeddings,
+            "clean_up_tokenization_spaces": False,
+        },
+        "preprocessor_config.json": {
+            "image_processor_type": "Qwen2VLImageProcessor",
+            "patch_size": config.vision.patch_size,
+            "merge_size": config.vision.spatial_merge_size,
+            "temporal_patch_size": config.vision.temporal_patch_size,
+            "image_mean": IMAGE_MEAN,
+            "image_std": IMAGE_STD,
+            "size": {"shortest_edge": overview.min_pixels, "longest_edge": overview.max_pixels},
+        },
+    }
+    for name, content in files.items():
+        (directory / name).write_text(json.dumps(content, indent=2) + "\n")
+

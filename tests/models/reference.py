@@ -1,0 +1,72 @@
+"""What the parity tests and the golden files share: a random small model and inputs of awkward shapes."""
+
+from pathlib import Path
+
+import numpy as np
+
+from pixelis_jax.models import config as model_config
+from pixelis_jax.models import image_processor
+from pixelis_jax.models.config import ModelConfig, TextConfig, VisionConfig
+from pixelis_jax.models.rows import Row, pad_rows
+from pixelis_jax.types import ImageBatch, TokenBatch
+
+GOLDEN = Path(__file__).parent / "goldens" / "qwen2_5_vl.npz"
+IMAGE, START, END, PAD = 90, 91, 92, 0
+# Sizes (height, width) in pixels: window-aligned, ragged windows, one row of tokens.
+SIZES = ((112, 112), (84, 140), (28, 196))
+# A row is text lengths with images (indices of SIZES) between them.
+CASES = {
+    "one_image": ((5, 0, 7),),
+    "two_images": ((3, 0, 4, 1, 6),),
+    "no_image": ((9,),),
+    "mixed_batch": ((4, 1, 5), (11,), (2, 2, 3, 0, 4)),
+}
+
+
+def small_config() -> ModelConfig:
+    """All parts of the architecture in small: ragged windows, two full-attention layers, GQA 4:2, untied head."""
+    vision = VisionConfig(
+        depth=4, hidden_size=64, intermediate_size=96, num_heads=2, window_size=56, out_hidden_size=64, fullatt_block_indexes=(1, 3)
+    )
+    text = TextConfig(
+        vocab_size=100, hidden_size=64, intermediate_size=80, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, mrope_section=(2, 3, 3), tie_word_embeddings=False, max_position_embeddings=512,
+    )  # fmt: skip
+    return ModelConfig(vision, text, IMAGE, 93, START, END, PAD, 1)
+
+
+def images() -> list[np.ndarray]:
+    generator = np.random.default_rng(7)
+    return [generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in SIZES]
+
+
+def token_rows(case: str) -> tuple[list[Row], ImageBatch]:
+    """Rows of a case and the image batch whose feature table they index."""
+    vision = small_config().vision
+    generator = np.random.default_rng(11)
+    windows = max(image_processor.windows_of(size, vision) for size in SIZES)
+    step = image_processor.rows_per_image(windows, vision)
+    rows = []
+    for parts in CASES[case]:
+        row = Row()
+        for i, part in enumerate(parts):
+            if i % 2 == 0:
+                row.append_text(generator.integers(2, 80, part).tolist())
+                continue
+            height, width = SIZES[part]
+            row.append_text([START])
+            row.append_image(
+                (height // 28, width // 28), part * step + image_processor.token_rows(SIZES[part], vision), placeholder=IMAGE
+            )
+            row.append_text([END])
+        rows.append(row)
+    return rows, image_processor.pack(images(), vision, windows=windows)
+
+
+def token_batch(case: str) -> tuple[TokenBatch, ImageBatch]:
+    rows, batch = token_rows(case)
+    return pad_rows(rows, length=max(map(len, rows)), pad=PAD), batch
+
+
+def config_json() -> dict:
+    return model_config.to_json(small_config())
