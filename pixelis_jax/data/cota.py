@@ -7,12 +7,17 @@ parameters are absolute pixels of the image as the model sees it.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pixelis_jax.types import Observation
+from pixelis_jax.tools import TOOLS
+from pixelis_jax.tools.base import BBOX, POINT, TARGET_IMAGE, Schema, check_arguments, check_value
+from pixelis_jax.types import OPS, Observation, UserError
 
 TASK_TYPES: tuple[str, ...] = (
     "object_counting",
@@ -32,6 +37,19 @@ SAMPLE_TYPES: tuple[str, ...] = (
 )
 ANSWER_TYPES: tuple[str, ...] = ("choice", "exact", "numeric", "anls", "iou")
 MAX_STEPS = 10
+
+# Names that other writers of CoTA use -> ours.
+_SAMPLE_NAMES = {"final_answer": "answer"}
+_STEP_NAMES = {"operation": "action", "arguments": "parameters", "observation": "result", "correction": "thought"}
+_PARAMETER_NAMES = {
+    "ZOOM_IN": {"bbox": "bbox_2d", "region": "bbox_2d"},
+    "SEGMENT_OBJECT_AT": {"coordinates": "point"},
+    "GET_PROPERTIES": {"bbox": "bbox_2d", "region": "bbox_2d"},
+    "READ_TEXT": {"bbox": "bbox_2d", "region": "bbox_2d"},
+    "TRACK_OBJECT": {"bbox": "bbox_2d", "region": "bbox_2d"},
+}
+# What is checked of an operation without a tool in this installation.
+_COMMON_PARAMETERS: dict[str, Schema] = {"bbox_2d": BBOX, "point": POINT, "target_image": TARGET_IMAGE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,3 +155,267 @@ def _step_record(step: Step) -> dict[str, Any]:
     if not step.loss:
         record["loss"] = False
     return record
+
+
+def write_jsonl(path: str | os.PathLike[str], samples: Iterable[Sample]) -> None:
+    """One sample a line. The file appears whole or not at all."""
+    path = Path(path)
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        for sample in samples:
+            file.write(json.dumps(to_record(sample), ensure_ascii=False, allow_nan=False) + "\n")
+    part.replace(path)
+
+
+def read_jsonl(path: str | os.PathLike[str]) -> list[Sample]:
+    """All samples of a file. Raises UserError for the first that can't be read, with file, line and field."""
+    samples = []
+    for item in iter_jsonl(path):
+        if isinstance(item, UserError):
+            raise item
+        samples.append(item)
+    return samples
+
+
+def iter_jsonl(path: str | os.PathLike[str]) -> Iterator[Sample | UserError]:
+    """Samples in order, with the UserError in place of one that can't be read, so that a caller can count them.
+
+    Reads JSONL, a JSON list, and an envelope {"metadata": ..., "samples": [...]}. Raises UserError without a file.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: can't be read as UTF-8 text ({error})") from error
+    for where, record in _records(path, text):
+        if isinstance(record, UserError):
+            yield record
+            continue
+        try:
+            yield from_record(record, where)
+        except UserError as error:
+            yield error
+
+
+def _records(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+    """(where, JSON value or UserError) of every sample in the file's text."""
+    try:
+        whole = _load(text)
+    except ValueError:
+        whole = None  # JSONL: more than one value
+    if isinstance(whole, dict) and isinstance(whole.get("samples"), list):
+        whole = whole["samples"]
+    if isinstance(whole, list):
+        yield from ((f"{path}: sample {number}", record) for number, record in enumerate(whole, 1))
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            yield where, _load(line)
+        except ValueError as error:
+            yield where, UserError(f"{where}: not valid JSON ({error})")
+
+
+def _load(text: str) -> Any:
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def from_record(record: Any, where: str) -> Sample:
+    """The sample of a JSON object in our form or an accepted dialect. `where` (file and line) begins every error.
+
+    Fields we do not know are kept in `metadata["other_fields"]`. Raises UserError.
+    """
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: a sample must be a JSON object")
+    fields = _renamed(record, _SAMPLE_NAMES, where)
+    place = [name for name in ("image_path", "image_paths", "frames") if name in fields]
+    if len(place) != 1:
+        raise UserError(f"{where}: image_path: give one of image_path, image_paths and frames")
+    paths = [fields.pop(place[0])] if place[0] == "image_path" else fields.pop(place[0])
+    if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
+        raise UserError(f"{where}: {place[0]}: must name at least one file")
+    answer_type = _one_of(fields, "answer_type", ANSWER_TYPES, where, default="exact")
+    sample_type = _one_of(fields, "sample_type", SAMPLE_TYPES, where, default="positive")
+    answer = _answer(fields.pop("answer", None), f"{where}: answer")
+    if "ground_truth" not in fields and sample_type in ("positive", "self_correction"):
+        fields["ground_truth"] = answer
+    choices = fields.pop("choices", [])
+    if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
+        raise UserError(f"{where}: choices: must be a list of strings")
+    sample = Sample(
+        task_type=_one_of(fields, "task_type", TASK_TYPES, where),
+        question=_string(fields, "question", where),
+        image_paths=tuple(paths),
+        trajectory=_steps(fields.pop("trajectory", None), where),
+        answer=answer,
+        ground_truth=_answer(fields.pop("ground_truth", None), f"{where}: ground_truth"),
+        sample_type=sample_type,
+        is_video=place[0] == "frames",
+        answer_type=answer_type,
+        choices=tuple(choices),
+        tolerance=_number(fields, "tolerance", where, default=0.0),
+        answer_loss=_flag(fields, "answer_loss", where, default=sample_type in ("positive", "self_correction")),
+        sampling_weight=_number(fields, "sampling_weight", where, default=1.0),
+        difficulty_score=_number(fields, "difficulty_score", where) if "difficulty_score" in fields else None,
+        provenance=_provenance(fields.pop("provenance", {}), where),
+        sample_id=_string(fields, "sample_id", where, default=""),
+        metadata=_metadata(fields, where),
+    )
+    validate(sample, where)
+    return sample
+
+
+def validate(sample: Sample, where: str) -> None:
+    """Raises UserError unless actions are known and their parameters have the right types and lie inside the image.
+
+    The size of the image as seen is `metadata["seen_size"]` (height, width); without it, places are not checked. A step
+    with `loss` False may point outside: that can be what is wrong with it.
+    """
+    if len(sample.trajectory) > MAX_STEPS:
+        raise UserError(f"{where}: trajectory: {len(sample.trajectory)} steps; at most {MAX_STEPS} are read")
+    if sample.answer_type == "choice" and not sample.choices:
+        raise UserError(f"{where}: choices: missing, and answer_type is choice")
+    seen_size = sample.metadata.get("seen_size")
+    if seen_size is not None and check_value(seen_size, POINT):
+        raise UserError(f"{where}: metadata: seen_size must be [height, width] in pixels")
+    for number, step in enumerate(sample.trajectory, 1):
+        place = f"{where}: trajectory step {number}"
+        if step.action == "THINK":
+            if not step.thought:
+                raise UserError(f"{place}: thought: missing or empty")
+            continue
+        if step.action not in OPS:
+            raise UserError(f"{place}: action: unknown {step.action!r}; use one of {', '.join(OPS)}")
+        wrong = _parameter_error(step) or (_outside(step, seen_size) if step.loss else None)
+        if wrong:
+            raise UserError(f"{place}: parameters: {wrong}")
+
+
+def _parameter_error(step: Step) -> str | None:
+    if step.action in TOOLS:
+        return check_arguments(TOOLS[step.action], step.parameters)
+    for name, schema in _COMMON_PARAMETERS.items():
+        wanted = check_value(step.parameters[name], schema) if name in step.parameters else None
+        if wanted:
+            return f"{name} must be {wanted}"
+    return None
+
+
+def _outside(step: Step, seen_size: Any) -> str | None:
+    """What of a step's place lies outside the first image as seen; None where nothing does or the size is not known."""
+    if seen_size is None or step.parameters.get("target_image", 1) != 1:
+        return None
+    height, width = seen_size
+    for name in ("bbox_2d", "point"):
+        values = step.parameters.get(name, ())
+        if not all(0 <= value <= limit for value, limit in zip(values, (width, height, width, height), strict=False)):
+            return f"{name} {list(values)} lies outside the image of {width}x{height}"
+    box = step.parameters.get("bbox_2d")
+    return f"bbox_2d {list(box)} is empty" if box and (box[2] <= box[0] or box[3] <= box[1]) else None
+
+
+def _steps(value: Any, where: str) -> tuple[Step, ...]:
+    if not isinstance(value, list):
+        raise UserError(f"{where}: trajectory: must be a list of steps")
+    return tuple(_step(step, f"{where}: trajectory step {number}") for number, step in enumerate(value, 1))
+
+
+def _step(record: Any, where: str) -> Step:
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: must be a JSON object")
+    fields = _renamed(record, _STEP_NAMES, where)
+    # A correction is written as a thought without an action.
+    action = _string(fields, "action", where, default="THINK" if "thought" in fields else None)
+    parameters = fields.pop("parameters", {})
+    if not isinstance(parameters, dict):
+        raise UserError(f"{where}: parameters: must be a JSON object")
+    parameters = _renamed(parameters, _PARAMETER_NAMES.get(action, {}), f"{where}: parameters")
+    if action == "SEGMENT_OBJECT_AT" and "point" not in parameters and {"x", "y"} <= parameters.keys():
+        parameters["point"] = [parameters.pop("x"), parameters.pop("y")]
+    if action == "THINK" and "thought" in parameters and "thought" not in fields:
+        fields["thought"] = parameters.pop("thought")
+    thought = _string(fields, "thought", where) if "thought" in fields else None
+    step = Step(action, parameters, thought, fields.pop("result", None), _flag(fields, "loss", where, default=True))
+    if fields:
+        raise UserError(f"{where}: {next(iter(fields))}: unknown field of a step")
+    return step
+
+
+def _renamed(record: Mapping[str, Any], names: Mapping[str, str], where: str) -> dict[str, Any]:
+    """A copy under our names, without nulls. Raises UserError where one thing is given under two names."""
+    renamed: dict[str, Any] = {}
+    for name, value in record.items():
+        if value is None:
+            continue
+        ours = names.get(name, name)
+        if ours in renamed:
+            raise UserError(f"{where}: {name}: {ours} is given twice")
+        renamed[ours] = value
+    return renamed
+
+
+def _metadata(fields: dict[str, Any], where: str) -> dict[str, Any]:
+    """The metadata, with the fields that are left over under `other_fields`."""
+    metadata = fields.pop("metadata", {})
+    if not isinstance(metadata, dict):
+        raise UserError(f"{where}: metadata: must be a JSON object")
+    return {**metadata, **({"other_fields": dict(fields)} if fields else {})}
+
+
+def _provenance(value: Any, where: str) -> Provenance:
+    names = [field.name for field in dataclasses.fields(Provenance)]
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise UserError(f"{where}: provenance: must be a JSON object of strings")
+    unknown = [name for name in value if name not in names]
+    if unknown:
+        raise UserError(f"{where}: provenance: unknown field {unknown[0]!r}; fields are {', '.join(names)}")
+    return Provenance(**value)
+
+
+def _answer(value: Any, where: str) -> str:
+    """A string; numbers and boxes are accepted in JSON form."""
+    if isinstance(value, str) and value.strip():
+        return value
+    numbers = value if isinstance(value, list) else [value]
+    if numbers and all(isinstance(item, int | float) and not isinstance(item, bool) for item in numbers):
+        return json.dumps(value)
+    raise UserError(f"{where}: missing, empty or of another type than string, number and list of numbers")
+
+
+def _string(fields: dict[str, Any], name: str, where: str, *, default: str | None = None) -> str:
+    value = fields.pop(name, default)
+    if not isinstance(value, str) or (not value.strip() and value != default):
+        raise UserError(f"{where}: {name}: {'missing' if value is None else 'must be a string that is not empty'}")
+    return value
+
+
+def _one_of(
+    fields: dict[str, Any], name: str, known: tuple[str, ...], where: str, *, default: str | None = None
+) -> str:
+    value = _string(fields, name, where, default=default)
+    if value not in known:
+        raise UserError(f"{where}: {name}: unknown {value!r}; use one of {', '.join(known)}")
+    return value
+
+
+def _number(fields: dict[str, Any], name: str, where: str, *, default: float | None = None) -> float:
+    value = fields.pop(name, default)
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not (0 <= value < math.inf):
+        raise UserError(f"{where}: {name}: must be a number of at least 0")
+    return float(value)
+
+
+def _flag(fields: dict[str, Any], name: str, where: str, *, default: bool) -> bool:
+    value = fields.pop(name, default)
+    if not isinstance(value, bool):
+        raise UserError(f"{where}: {name}: must be true or false")
+    return value

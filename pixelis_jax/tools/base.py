@@ -162,14 +162,14 @@ def check_arguments(tool: Tool, arguments: Any) -> str | None:
         if name not in arguments:
             return f"{tool.name} needs the argument {name!r}"
     for name, value in arguments.items():
-        wanted = _mismatch(value, tool.parameters[name])
+        wanted = check_value(value, tool.parameters[name])
         if wanted:
             return f"{name} must be {wanted}"
     return None
 
 
-def _mismatch(value: Any, schema: Schema) -> str | None:
-    """The expected kind in words where `value` is of another."""
+def check_value(value: Any, schema: Schema) -> str | None:
+    """The kind that `schema` wants, in words, where `value` is of another; None where it fits."""
     kind = schema["type"]
     if kind == "array":
         low, high = schema.get("minItems", 0), schema.get("maxItems")
