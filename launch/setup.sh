@@ -149,10 +149,10 @@ print(hashlib.sha256(b"".join(open(f, "rb").read() for f in sys.argv[1:]) + os.g
     drop_half_installed
     say "installing pinned packages into $venv (about 1.4 GB, one to three minutes)"
     if [ -n "$extras" ]; then
-      pip_install 52 -e ".[$extras]"
+      pip_install 62 -e ".[$extras]"
       install_parity
     else
-      pip_install 46 -e .
+      pip_install 52 -e .
     fi
     printf '%s\n' "$wanted" >"$stamp"
     say "done"
