@@ -1,0 +1,180 @@
+"""All rewards of a batch and their total (spec: rewards, section 5). Components are vmapped here and only here."""
+
+import dataclasses
+import difflib
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from pixelis_jax.rewards import calls, curiosity, dynamics, moments
+from pixelis_jax.rewards.coherence import CoherenceConfig, coherence
+from pixelis_jax.rewards.curiosity import CuriosityConfig
+from pixelis_jax.rewards.dynamics import DynamicsState
+from pixelis_jax.rewards.groups import group_normalise
+from pixelis_jax.rewards.moments import Moments
+from pixelis_jax.rewards.penalty import PenaltyConfig, penalty
+from pixelis_jax.types import OP_ID, RewardInputs, UserError
+
+COMPONENTS: tuple[str, ...] = ("final", "coherence", "curiosity")
+NORMS: tuple[str, ...] = ("none", "group", "running")
+Weights = tuple[tuple[str, float], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardConfig:
+    """Settings of all components and of their combination; hashable, so it can be a static argument."""
+
+    norm: str = "none"  # none | group | running
+    clip: float = 10.0  # the total is held in +- clip
+    window: int = 1000  # samples of the running moments
+    warmup: int = 10  # samples before the running z-score is used
+    curiosity: CuriosityConfig = dataclasses.field(default_factory=CuriosityConfig)
+    coherence: CoherenceConfig = dataclasses.field(default_factory=CoherenceConfig)
+    penalty: PenaltyConfig = dataclasses.field(default_factory=PenaltyConfig)
+
+    def __post_init__(self) -> None:
+        if self.norm not in NORMS:
+            raise UserError(f"reward norm '{self.norm}' is unknown; choose one of {', '.join(NORMS)}")
+
+
+@struct.dataclass
+class RewardState:
+    """What rewards remember between steps; part of the checkpoint. `dynamics` is None unless the curiosity is icm."""
+
+    moments: dict[str, Moments]
+    dynamics: DynamicsState | None = None
+
+
+@struct.dataclass
+class Scores:
+    """Rewards of a batch. Excluded rows are 0 everywhere.
+
+    The dicts hold final, coherence, curiosity, penalty and total: as measured, after normalisation, and as added to the
+    total (total/weighted is the clipped total itself).
+    """
+
+    total: Array  # f32[B]
+    raw: dict[str, Array]  # f32[B] each
+    normalised: dict[str, Array]
+    weighted: dict[str, Array]
+    violations: dict[str, Array]  # f32[B] counts; `not_finite` are components that were replaced by 0
+    included: Array  # bool[B] not excluded, and the verifier's score is a number (NaN: no reward applies)
+    losses: dict[str, Array]  # f32[] of the dynamics model; empty without one
+
+
+PIXELIS_V2_WEIGHTS: Weights = (("final", 1.0), ("coherence", 0.3), ("curiosity", 0.2))
+
+
+def pixelis_v2() -> RewardConfig:
+    """The combination of the earlier system, for comparison (with PIXELIS_V2_WEIGHTS)."""
+    pair = (OP_ID["GET_PROPERTIES"], OP_ID["SEGMENT_OBJECT_AT"])
+    base = CoherenceConfig()
+    return RewardConfig(norm="running", coherence=dataclasses.replace(base, bad_pairs=(*base.bad_pairs, pair)))
+
+
+def init(key: Array, config: RewardConfig) -> RewardState:
+    """State before the first step."""
+    model = dynamics.init(key, config.curiosity.dynamics) if config.curiosity.kind == "icm" else None
+    return RewardState(moments={name: moments.init() for name in COMPONENTS}, dynamics=model)
+
+
+def check_weights(weights: Weights) -> dict[str, float]:
+    """The weights by name, 0 for components that are not named.
+
+    Raises UserError for an unknown or repeated name, a weight that is negative or not finite, or no weight above 0.
+    """
+    found: dict[str, float] = {}
+    for name, value in weights:
+        if name not in COMPONENTS:
+            near = difflib.get_close_matches(name, COMPONENTS, 1)
+            raise UserError(f"reward weight '{name}' is unknown; use {near[0] if near else ', '.join(COMPONENTS)}")
+        if name in found:
+            raise UserError(f"reward weight '{name}' is given twice; keep one")
+        if not (math.isfinite(value) and value >= 0):
+            raise UserError(f"reward weight '{name}' is {value}; use a number from 0 on")
+        found[name] = float(value)
+    if not any(found.values()):
+        raise UserError("all reward weights are 0; set at least one of " + ", ".join(COMPONENTS))
+    return {name: found.get(name, 0.0) for name in COMPONENTS}
+
+
+def score(
+    inputs: RewardInputs, state: RewardState, *, config: RewardConfig, weights: Weights
+) -> tuple[Scores, RewardState]:
+    """(scores, state after the step): total = clip(sum_k w_k norm(c_k) + penalty, -clip, clip).
+
+    `config` and `weights` are static. A zero weight takes a component out of the total only: it is still measured and
+    the dynamics model still trained. Moments and the dynamics model are those from before the batch. A component that
+    is not finite reads as 0 and is counted. Raises UserError as `check_weights`.
+    """
+    factors = check_weights(weights)
+    included = ~inputs.excluded & jnp.isfinite(inputs.score)
+    measured, new_dynamics, losses = _components(inputs, state, config)
+    finite = {name: jnp.isfinite(value) for name, value in measured.items()}
+    raw = {name: jnp.where(included & finite[name], value, 0.0) for name, value in measured.items()}
+    fee, violations = jax.vmap(lambda row: penalty(row, config.penalty))(inputs)
+    violations["not_finite"] = sum(((~ok).astype(jnp.float32) for ok in finite.values()), jnp.zeros(included.shape))
+    violations["unrepaired_error"] = jax.vmap(calls.last_failed)(inputs).astype(jnp.float32)
+    fee = jnp.where(included, fee, 0.0)
+    violations = {name: jnp.where(inputs.excluded, 0.0, count) for name, count in violations.items()}
+
+    normalised = {name: _normalise(name, raw[name], inputs.group, included, state, config) for name in COMPONENTS}
+    weighted = {name: factors[name] * normalised[name] if factors[name] else jnp.zeros_like(fee) for name in COMPONENTS}
+    plain = sum((factors[name] * raw[name] for name in COMPONENTS), fee)
+    total_normalised = sum(weighted.values(), fee)
+    total = jnp.clip(total_normalised, -config.clip, config.clip)
+    new_moments = {
+        name: moments.update(state.moments[name], raw[name], included & finite[name], window=config.window)
+        for name in COMPONENTS
+    }
+    scores = Scores(
+        total=total,
+        raw=raw | {"penalty": fee, "total": plain},
+        normalised=normalised | {"penalty": fee, "total": total_normalised},
+        weighted=weighted | {"penalty": fee, "total": total},
+        violations=violations,
+        included=included,
+        losses=losses,
+    )
+    return scores, RewardState(moments=new_moments, dynamics=new_dynamics)
+
+
+def final_reward(inputs: RewardInputs) -> Array:
+    """f32[B]: the verifier's score, and 0 where the last visual operation failed and was never repaired."""
+    return jnp.where(jax.vmap(calls.last_failed)(inputs), 0.0, inputs.score)
+
+
+def _components(
+    inputs: RewardInputs, state: RewardState, config: RewardConfig
+) -> tuple[dict[str, Array], DynamicsState | None, dict[str, Array]]:
+    """(component name -> f32[B], dynamics state after training, its losses)."""
+    final = final_reward(inputs)
+    success = ~inputs.excluded & (final >= config.curiosity.success_threshold)
+    new = state.dynamics
+    losses: dict[str, Array] = {}
+    if config.curiosity.kind == "icm":
+        if state.dynamics is None:
+            raise ValueError("curiosity kind 'icm' needs a state made with it")
+        counted = jax.vmap(calls.distinct_transitions)(inputs) & ~inputs.excluded[:, None]
+        data = dynamics.transitions(inputs, counted)
+        error, new, losses = dynamics.score_and_train(state.dynamics, data, config.curiosity.dynamics)
+        bonus = curiosity.icm(error, data.mask, success, inputs, config.curiosity)
+    elif config.curiosity.kind == "rapr":
+        bonus = curiosity.rapr(success, inputs, config.curiosity)
+    else:
+        bonus = jnp.zeros_like(final)
+    tidy = jax.vmap(lambda row: coherence(row, config.coherence))(inputs)
+    return {"final": final, "coherence": tidy, "curiosity": bonus}, new, losses
+
+
+def _normalise(
+    name: str, values: Array, group: Array, included: Array, state: RewardState, config: RewardConfig
+) -> Array:
+    if config.norm == "group":
+        return group_normalise(values, group, included)
+    if config.norm == "running":
+        return jnp.where(included, moments.standardise(state.moments[name], values, warmup=config.warmup), 0.0)
+    return values

@@ -1,0 +1,150 @@
+"""The verifier ladder, by hand."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pixelis_jax.rewards.verifiers import anls_score, box_iou, levenshtein, parse_number, verify
+from pixelis_jax.types import Task, UserError
+
+
+def task(kind, gold, **fields):
+    return Task(task_id="t1", index=0, task_type="x", question="", images=(), answer=gold, answer_type=kind, **fields)
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("B", 1), ("b", 1), ("(B)", 1), ("B.", 1), ("b) a dog", 1), ("B: A  dog.", 1), ("option B", 1), ("a dog", 1),
+        ("A", 0), ("a cat", 0), ("B) a cat", 0), ("B or C", 0), ("not a dog", 0), ("E", 0), ("", 0), (None, 0),
+    ],
+)  # fmt: skip
+def test_choice(answer, score):
+    choices = ("a cat", "a dog", "a cow")
+    for gold in ("B", "a dog"):
+        assert verify(task("choice", gold, choices=choices), answer) == score
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "score"),
+    [
+        ("Blue", " blue ", 1), ("Blue", "blue.", 1), ("Blue", '"Blue"', 1), ("dark  blue", "Dark blue", 1),
+        ("blue", "light blue", 0), ("blue", "the answer is blue", 0), ("blue", "", 0), (".", "", 0), (".", ".", 1),
+    ],
+)  # fmt: skip
+def test_exact(gold, answer, score):
+    assert verify(task("exact", gold), answer) == score
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "tolerance", "score"),
+    [
+        ("4", "4", 0, 1), ("4", "4.0", 0, 1), ("4", "4.", 0, 1), ("4", "5", 0, 0), ("4", "4 cats", 0, 0),
+        ("4", "-4", 0, 0),
+        ("4", "five", 0, 0), ("1,234", "1234", 0, 1), ("1234", "1,234", 0, 1), ("1234", "12,34", 0, 0),
+        ("0.3", "0.4", 0.1, 1),
+        ("0.3", "0.41", 0.1, 0), ("50%", "50 %", 0, 1), ("50%", "0.5", 0, 1), ("0.5", "50%", 0, 1), ("50", "50%", 0, 1),
+        ("50%", "5", 0, 0), ("4", "nan", 1e9, 0), ("4", "1e999", 1e9, 0), ("4", "4; 5", 0, 0), ("100", "1e2", 0, 1),
+    ],
+)  # fmt: skip
+def test_numeric(gold, answer, tolerance, score):
+    assert verify(task("numeric", gold, tolerance=tolerance), answer) == score
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "score"),
+    [
+        ("100", "105", 1), ("100", "95", 1), ("100", "105.1", 0), ("0.1", "0.105", 1), ("0", "0", 1), ("0", "0.001", 0),
+        ("-100", "-104", 1), ("-100", "100", 0), ("1,000", "1040", 1), ("20%", "21%", 1),
+        ("20%", "20.9", 1), ("Red", "red", 1),
+        ("Red", "rad", 0),
+    ],
+)  # fmt: skip
+def test_relaxed(gold, answer, score):
+    assert verify(task("relaxed", gold), answer) == score
+
+
+def test_anls_by_hand():
+    assert anls_score("hello", "hello") == 1
+    assert anls_score("  HELLO  World ", "hello world") == 1
+    assert anls_score("hallo", "hello") == pytest.approx(0.8)
+    assert anls_score("ab", "ac") == 0  # distance exactly .5 gives nothing
+    assert anls_score("", "") == 1 and anls_score("", "a") == 0
+    assert anls_score("x   y", "x y z w") == pytest.approx(0, abs=1e-9)  # spaces collapse before the lengths are taken
+    assert anls_score("12345678901", "1234567890") == pytest.approx(10 / 11)
+
+
+def test_anls_takes_the_best_gold_and_may_be_cut_to_right_or_wrong():
+    golds = {"answers": ("hallo", "zzz")}
+    assert verify(task("anls", "bye", metadata=golds), "hello") == pytest.approx(0.8)
+    assert verify(task("anls", "hello", tolerance=0.8), "hallo") == 1
+    assert verify(task("anls", "hello", tolerance=0.9), "hallo") == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text("ab c", max_size=7), st.text("ab c", max_size=7))
+def test_levenshtein_is_a_distance(a, b):
+    assert levenshtein(a, b) == levenshtein(b, a) <= max(len(a), len(b))
+    assert (levenshtein(a, b) == 0) == (a == b)
+    assert levenshtein(a, b) >= abs(len(a) - len(b))
+
+
+def test_levenshtein_by_hand():
+    assert levenshtein("kitten", "sitting") == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("[0, 0, 10, 10]", 1), ("0,0,10,10", 1), ("[5, 0, 15, 10]", 1 / 3), ("[20, 20, 30, 30]", 0),
+        ("[10, 0, 0, 10]", 0),
+        ("[0, 0, 10]", 0), ("[0, 0, 10, 10, 5]", 0), ("[0, 0, 10, x]", 0), ("[0,0,10,nan]", 0), ("the box", 0), ("", 0),
+    ],
+)  # fmt: skip
+def test_iou(answer, score):
+    assert verify(task("iou", "[0, 0, 10, 10]"), answer) == pytest.approx(score)
+    assert verify(task("iou", "[0, 0, 10, 10]", tolerance=0.5), answer) == (score >= 0.5)
+
+
+def test_touching_boxes_share_nothing():
+    assert box_iou((0, 0, 1, 1), (1, 0, 2, 1)) == 0
+
+
+def test_every_gold_scores_one():
+    cases = [
+        ("choice", "a cat", ("a cat",)),
+        ("exact", "X", ()),
+        ("numeric", "7%", ()),
+        ("relaxed", "0", ()),
+        ("anls", "", ()),
+    ]
+    for kind, gold, choices in (*cases, ("iou", "[1,2,3,4]", ())):
+        assert verify(task(kind, gold, choices=choices), gold) == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (task("exakt", "x"), "task t1: answer_type 'exakt' is unknown; use exact"),
+        (task("numeric", "many"), "answer 'many' is not a number"),
+        (task("iou", "[3,3,1,1]"), "is not a box"),
+        (task("choice", "a fish", choices=("a cat", "a dog")), "names none of its choices"),
+    ],
+)
+def test_bad_tasks_are_named(bad, message):
+    with pytest.raises(UserError, match="t1") as error:
+        verify(bad, "1")
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(-(10**12), 10**12))
+def test_numbers_read_the_same_with_commas(n):
+    assert parse_number(f"{n:,}") == parse_number(str(n)) == (float(n), False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=12), st.sampled_from(["choice", "exact", "numeric", "relaxed", "anls", "iou"]))
+def test_any_text_gives_a_score_and_no_error(text, kind):
+    gold = "[1,2,3,4]" if kind == "iou" else "7" if kind != "choice" else "a"
+    assert 0 <= verify(task(kind, gold, choices=("a", "b")), text) <= 1
