@@ -12,16 +12,18 @@ NAME = "sampler_trainer_logprob_diff"
 def sampler_trainer_difference(
     logp: Array, logp_sampler: Array, mask: Array, turn_of: Array | None = None, *, turns: int = 0
 ) -> Stats:
-    """|trainer - sampler| in nats over the masked tokens: mean, max, and the mean of each of the first turns.
+    """|trainer - sampler| in nats over the masked tokens: mean and max, over all and in each of the first turns.
 
-    A drift that begins with the first inserted image shows in turn 1 first. `turns` says how many have their own mean.
+    A drift that begins with the first inserted image shows in turn 1 first. `turns` says how many have their own.
     Shapes: logp, logp_sampler f32[B, T]; mask bool[B, T]; turn_of i32[B, T], -1 outside assistant turns. Names:
-    `sampler_trainer_logprob_diff/{mean,max,turn_<n>}`.
+    `sampler_trainer_logprob_diff/{mean,max}` and `sampler_trainer_logprob_diff/turn_<n>/{mean,max}`.
     """
     difference = jnp.abs(jnp.where(mask, logp, 0.0) - jnp.where(mask, logp_sampler, 0.0))
     means = {f"{NAME}/mean": (jnp.sum(difference), jnp.sum(mask, dtype=jnp.float32))}
+    maxima = {f"{NAME}/max": masked_max(difference, mask)}
     if turn_of is not None:
         for turn in range(turns):
             here = mask & (turn_of == turn)
-            means[f"{NAME}/turn_{turn}"] = (masked_sum(difference, here), jnp.sum(here, dtype=jnp.float32))
-    return Stats(means=means, maxima={f"{NAME}/max": masked_max(difference, mask)})
+            means[f"{NAME}/turn_{turn}/mean"] = (masked_sum(difference, here), jnp.sum(here, dtype=jnp.float32))
+            maxima[f"{NAME}/turn_{turn}/max"] = masked_max(difference, here)
+    return Stats(means=means, maxima=maxima)
