@@ -76,6 +76,7 @@ class MaxSteps:
 
 Condition = Threshold | Slope | AllOf
 Exit = Condition | MaxSteps
+Decision = tuple[int, str, tuple[str, ...]]  # target stage, cause, metrics behind it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,33 +153,33 @@ def current(curriculum: Curriculum, state: State) -> Stage:
 
 def update(curriculum: Curriculum, state: State, metrics: Mapping[str, float | None], step: int) -> State:
     """State after `step`. A metric that is absent or not finite at an evaluation is not remembered as a value."""
-    stage = current(curriculum, state)
     due = step - state.evaluated_at >= state.interval
     if due:
         state = _measure(curriculum, state, metrics, step)
+    decision = _decide(curriculum, state, step, due)
+    return state if decision is None else _move(curriculum, state, metrics, step, decision)
+
+
+def _decide(curriculum: Curriculum, state: State, step: int, due: bool) -> Decision | None:
+    """(target stage, cause, metrics behind it), or None to stay. `due`: this step is an evaluation."""
     if step < state.cooldown_until:
-        return state
+        return None
+    stage = current(curriculum, state)
     last = state.stage == len(curriculum.stages) - 1
     duration = step - state.entered_at
     if not last and any(isinstance(e, MaxSteps) and duration >= e.steps for e in stage.exits):
-        return _move(curriculum, state, state.stage + 1, step, cause="max_steps", metrics=metrics, names=())
-    if not due:
-        return state
-    if state.stage > 0 and curriculum.rollback is not None:
+        return state.stage + 1, "max_steps", ()
+    if due and state.stage > 0 and curriculum.rollback is not None:
         if state.falls >= curriculum.rollback.patience:
-            names: tuple[str, ...] = (stage.entry_metric,)
-            return _move(curriculum, state, state.stage - 1, step, cause="rollback", metrics=metrics, names=names)
+            return state.stage - 1, "rollback", (stage.entry_metric,)
         failed = next((c for c in stage.failures if _holds(c, state)), None)
         if failed is not None:
-            return _move(
-                curriculum, state, state.stage - 1, step, cause="failure", metrics=metrics, names=_names(failed)
-            )
-    if last or duration < stage.min_steps:
-        return state
-    met = next((e for e in stage.exits if not isinstance(e, MaxSteps) and _holds(e, state)), None)
-    if met is None:
-        return state
-    return _move(curriculum, state, state.stage + 1, step, cause=KIND_OF[type(met)], metrics=metrics, names=_names(met))
+            return state.stage - 1, "failure", _names(failed)
+    if due and not last and duration >= stage.min_steps:
+        met = next((e for e in stage.exits if not isinstance(e, MaxSteps) and _holds(e, state)), None)
+        if met is not None:
+            return state.stage + 1, KIND_OF[type(met)], _names(met)
+    return None
 
 
 def _measure(curriculum: Curriculum, state: State, metrics: Mapping[str, float | None], step: int) -> State:
@@ -200,16 +201,10 @@ def _measure(curriculum: Curriculum, state: State, metrics: Mapping[str, float |
 
 
 def _move(
-    curriculum: Curriculum,
-    state: State,
-    target: int,
-    step: int,
-    *,
-    cause: str,
-    metrics: Mapping[str, float | None],
-    names: Iterable[str],
+    curriculum: Curriculum, state: State, metrics: Mapping[str, float | None], step: int, decision: Decision
 ) -> State:
-    """State at the start of stage `target`."""
+    """State at the start of the stage that was decided on."""
+    target, cause, names = decision
     source, new = current(curriculum, state), curriculum.stages[target]
     values = tuple((name, value) for name in names if (value := _finite(metrics, name)) is not None)
     transition = Transition(step, source.name, new.name, step - state.entered_at, cause, values)
