@@ -1,5 +1,6 @@
 """Token-mean cross-entropy: masks, weights, smoothing and any split into micro-batches."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -54,3 +55,18 @@ def test_a_fully_masked_batch_is_skipped_and_not_a_loss_of_zero():
     assert float(new) == 1 and int(opt[0].count) == 0
     assert float(metrics["update/skipped"]) == 1 and float(metrics["loss/weight"]) == 0
     assert all(np.isfinite(v) for v in metrics.values())
+
+
+def test_masked_positions_never_matter():
+    """Prompt and tool tokens at +-50 or NaN: loss and gradient bit-identical."""
+    policy = jnp.array([[False, True, True, False, True]])
+    logp, weights = jnp.array([[0.0, -1.0, -2.0, 0.0, -0.5]]), jnp.array([[1.0, 2.0, 1.0, 1.0, 0.5]])
+
+    def run(fill):
+        options = {"weights": jnp.where(policy, weights, fill), "smoothing": 0.1}
+        mean_logp = jnp.where(policy, logp * 3, fill)
+        loss = jax.value_and_grad(lambda x: sft_loss(x, policy, mean_logp=mean_logp, **options)[0][0])
+        return loss(jnp.where(policy, logp, fill))
+
+    for fill in (50.0, -50.0, jnp.nan):
+        jax.tree.map(np.testing.assert_array_equal, run(fill), run(0.0))
