@@ -17,6 +17,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.total_steps = 9000  # optimizer steps
 
     config.model = ml_collections.ConfigDict()
+    config.model.init_from = ""  # a model directory to go on from; empty: fresh weights
     config.model.width = 128  # decoder features; heads are of 32
     config.model.layers = 4  # decoder layers
     config.model.vision_width = 128  # vision tower features
@@ -26,13 +27,14 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.image.min_pixels = 56 * 56  # overview area, px
     config.image.max_pixels = 112 * 112  # overview area, px
     config.image.crop_min_pixels = 28 * 56  # area of a tool's image, px
-    config.image.crop_max_pixels = 64 * 64  # area of a tool's image, px
+    config.image.crop_max_pixels = 4703  # area of a tool's image, px
 
     config.data = ml_collections.ConfigDict()
     config.data.scenes = 64  # scenes a batch
     config.data.questions = 6  # rows a scene
-    config.data.kinds = ("digit", "digit", "text", "text", "counting", "attribute")  # drawn evenly, repeats included
+    config.data.kinds = ("digit", "digit", "text", "text", "counting", "attribute", "listing")  # drawn evenly, repeats included
     config.data.direct_answer_share = 0.0  # of the rows that need a look
+    config.data.close_up_share = 0.25  # of the scenes: one shape, readable at once
     config.data.box_noise = 0.12  # jitter of the oracle's boxes, share of the box
     config.data.answer_weight = 3.0  # loss weight of the tokens between the answer tags
     config.data.row_tokens = 144  # tokens a row is padded to

@@ -54,8 +54,9 @@ def make_config(tokenizer: Tokenizer, *, width: int, layers: int, vision_width: 
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=heads // 2,
-        rope_theta=10_000.0,
-        mrope_section=(4, 6, 6),
+        # Height and width need frequencies that tell neighbouring columns apart: the defaults leave the width axis blind.
+        rope_theta=30.0,
+        mrope_section=(2, 7, 7),
         tie_word_embeddings=True,
         max_position_embeddings=2048,
     )

@@ -39,12 +39,15 @@ def pretrain(config: ml_collections.ConfigDict, workdir: Path) -> None:
     writer = MetricWriter(workdir)
     evaluator = make_evaluator(config, policy)
     started = time.monotonic()
+    waited, before = 0.0, time.monotonic()
     for step, batch in enumerate(batches, start=1):
+        waited += time.monotonic() - before
         state, metrics = step_fn(state, {}, parallel.put_batch(policy.mesh, batch))
         if step % config.log_every_steps == 0 or step == config.total_steps:
             scalars = {k: float(v) for k, v in jax.device_get(metrics).items()}
             writer.write_scalars(step, scalars)
             writer.flush()
+            print(f"waited {waited:.1f}s", end=" ")
             print(step, f"{time.monotonic() - started:.0f}s", {k: round(v, 4) for k, v in scalars.items()}, flush=True)
         if step % config.eval.every_steps == 0 or step == config.total_steps:
             trained = policies.with_params(policy, state.trainable["params"])
@@ -52,11 +55,15 @@ def pretrain(config: ml_collections.ConfigDict, workdir: Path) -> None:
             for mode in ("tools_on", "tools_off", "forced_direct", "greedy") if step == config.total_steps else ("tools_on",):
                 print(step, mode, evaluator(mode, lora=None).record(), flush=True)
             save_model(config, trained, workdir / "model")
+        before = time.monotonic()
     writer.close()
 
 
 def new_policy(config: ml_collections.ConfigDict) -> Policy:
-    """A policy with fresh weights and a tokenizer trained on the task's own text."""
+    """A policy with fresh weights and a tokenizer trained on the task's own text, or the one of `model.init_from`."""
+    if config.model.init_from:
+        overview, crop = budgets(config)
+        return policies.load(config.model.init_from, overview=overview, crop=crop)
     tokenizer = tiny.make_tokenizer(config.seed, schemas(TOOLS))
     sizes = {k: config.model[k] for k in ("width", "layers", "vision_width", "vision_depth")}
     model_config = tiny.make_config(tokenizer, **sizes)

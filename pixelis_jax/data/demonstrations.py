@@ -17,8 +17,8 @@ from pixelis_jax.data import dialogues
 from pixelis_jax.data.pixelsearch.address import generator as random_at
 from pixelis_jax.data.pixelsearch.draw import render
 from pixelis_jax.data.pixelsearch.oracle import demonstrate
-from pixelis_jax.data.pixelsearch.questions import questions, task_of
-from pixelis_jax.data.pixelsearch.scene import Scene, make_scene
+from pixelis_jax.data.pixelsearch.questions import Question, close_up, questions, task_of
+from pixelis_jax.data.pixelsearch.scene import make_scene
 from pixelis_jax.models.processor import Processor
 from pixelis_jax.models.rows import bucket, pad_1d, pad_rows
 from pixelis_jax.types import ImageBatch, Task, TokenBatch
@@ -33,6 +33,7 @@ class DemonstrationConfig:
     questions: int  # rows a scene
     kinds: tuple[str, ...] = ("digit", "text", "counting", "attribute")
     direct_answer_share: float = 0.0  # of the rows that need a look, how many answer without one
+    close_up_share: float = 0.0  # of the scenes, how many show one shape large enough to be read at once
     box_noise: float = 0.1  # jitter of the oracle's boxes, as a share of the box
     answer_weight: float = 1.0
     row_tokens: int = 256
@@ -55,11 +56,14 @@ def make_batch(config: DemonstrationConfig, processor: Processor, schemas: str, 
     for i in range(config.scenes):
         number = index * config.scenes + i
         made = make_scene(config.seed, config.split, number)
-        image = render(made)
-        overviews.append(processor.seen(image, crop=False))
+        image, asked = render(made), questions(made)
         generator = random_at(config.seed, config.split, number, "demonstration")
-        for task in _tasks(config, made, image, generator):
-            look = task.needs_look and generator.integers(1_000_000) >= round(config.direct_answer_share * 1_000_000)
+        if _chance(generator, config.close_up_share):
+            image, asked = close_up(made, image, generator)
+        overviews.append(processor.seen(image, crop=False))
+        for _ in range(config.questions):
+            task = task_of(made, image, _choose(asked, config.kinds, generator))
+            look = task.needs_look and not _chance(generator, config.direct_answer_share)
             sample = demonstrate(
                 task,
                 generator,
@@ -111,15 +115,16 @@ def _pack(
     )
 
 
-def _tasks(
-    config: DemonstrationConfig, made: Scene, image: np.ndarray, generator: np.random.Generator
-) -> Iterator[Task]:
-    """`questions` tasks about one scene."""
-    asked = questions(made)
-    for _ in range(config.questions):
-        kind = config.kinds[int(generator.integers(len(config.kinds)))]
-        fitting = [q for q in asked if q.kind == kind]
-        yield task_of(made, image, fitting[int(generator.integers(len(fitting)))])
+def _chance(generator: np.random.Generator, share: float) -> bool:
+    return int(generator.integers(1_000_000)) < round(share * 1_000_000)
+
+
+def _choose(asked: list[Question], kinds: tuple[str, ...], generator: np.random.Generator) -> Question:
+    """A question of a kind drawn from `kinds` (those that the scene has)."""
+    present = [kind for kind in kinds if any(q.kind == kind for q in asked)]
+    kind = present[int(generator.integers(len(present)))]
+    fitting = [q for q in asked if q.kind == kind]
+    return fitting[int(generator.integers(len(fitting)))]
 
 
 @dataclasses.dataclass(frozen=True)

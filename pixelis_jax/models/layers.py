@@ -21,7 +21,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        kernel = self.param("kernel", nn.initializers.normal(0.02), (x.shape[-1], self.features), self.dtype)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], self.features), self.dtype)
         x = x.astype(self.dtype)
         y = x @ kernel.astype(self.dtype)
         if self.use_bias:

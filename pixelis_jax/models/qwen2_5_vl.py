@@ -27,9 +27,10 @@ class Qwen2_5_VL(nn.Module):  # noqa: N801  the model's published name
         text = self.config.text
         self.visual = VisionTower(self.config.vision, self.dtype, self.lora_scale, self.remat)
         self.language_model = Decoder(text, self.dtype, self.lora_scale, self.remat)
-        self.embed_tokens = self.param("embed_tokens", nn.initializers.normal(0.02), (text.vocab_size, text.hidden_size), self.dtype)
+        scale = nn.initializers.normal(text.hidden_size**-0.5)
+        self.embed_tokens = self.param("embed_tokens", scale, (text.vocab_size, text.hidden_size), self.dtype)
         if not text.tie_word_embeddings:
-            self.lm_head = self.param("lm_head", nn.initializers.normal(0.02), (text.hidden_size, text.vocab_size), self.dtype)
+            self.lm_head = self.param("lm_head", scale, (text.hidden_size, text.vocab_size), self.dtype)
 
     def encode_images(self, images: ImageBatch) -> Array:
         """Flat feature table f[M * W * L / merge, D] of an image batch; rows are found by `image_processor.token_rows`."""

@@ -18,7 +18,9 @@ KINDS: dict[str, str] = {
     "text": "text_extraction",
     "counting": "object_counting",
     "attribute": "attribute_recognition",
+    "listing": "relationship_detection",
 }
+TASK_KINDS: tuple[str, ...] = ("digit", "text", "counting", "attribute")  # what RL and evaluation ask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +55,29 @@ def questions(scene: Scene) -> list[Question]:
         if colors.count(shape.color) == 1:
             text = f"What shape is {shape.color}?"
             found.append(Question("attribute", text, shape.kind, "choice", False, shape.box, SHAPES))
+    listed = sorted(scene.shapes, key=lambda shape: (shape.box[1], shape.box[0]))
+    names = ", ".join(f"{shape.color} {shape.kind}" for shape in listed)
+    found.append(Question("listing", "What shapes are there from top to bottom?", names, "exact", False, None))
     return found
 
 
-def make_task(seed: int, split: str, index: int, *, kinds: Sequence[str] = tuple(KINDS)) -> Task:
+def close_up(scene: Scene, image: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, list[Question]]:
+    """A part of the scene around one shape, large enough to read at once, and the questions that it answers directly."""
+    shape = scene.shapes[int(draw.integers(len(scene.shapes)))]
+    x1, y1, x2, y2 = shape.box
+    side = (x2 - x1) * int(draw.integers(105, 200)) // 100
+    height, width = image.shape[:2]
+    left = min(max(0, (x1 + x2 - side) // 2 + int(draw.integers(-side // 8, side // 8 + 1))), width - side)
+    top = min(max(0, (y1 + y2 - side) // 2 + int(draw.integers(-side // 8, side // 8 + 1))), height - side)
+    asked = [
+        dataclasses.replace(_reading(shape), needs_look=False),
+        Question("attribute", f"What color is the {shape.kind}?", shape.color, "choice", False, shape.box, tuple(COLORS)),
+        Question("attribute", f"What shape is {shape.color}?", shape.kind, "choice", False, shape.box, SHAPES),
+    ]
+    return np.ascontiguousarray(image[top : top + side, left : left + side]), asked
+
+
+def make_task(seed: int, split: str, index: int, *, kinds: Sequence[str] = TASK_KINDS) -> Task:
     """The task at the address (seed, split, index): its scene and one question of a kind drawn from `kinds`.
 
     A kind named twice comes twice as often. Cheap, and independent of every other index.
