@@ -1,7 +1,7 @@
 """Device mesh and shardings: one rule table, any number of devices.
 
-The mesh is (data, fsdp, tensor). Batches are split over data x fsdp; parameters by the first rule whose pattern is found in
-their path. A dimension that does not divide by its mesh axes stays whole, and `describe` says so.
+The mesh is (data, fsdp, tensor). Batches are split over data x fsdp; parameters by the first rule whose pattern is
+found in their path. A dimension that does not divide by its mesh axes stays whole, and `describe` says so.
 """
 
 import dataclasses
@@ -54,6 +54,7 @@ def make_mesh(shape: MeshShape, devices: list[jax.Device] | None = None) -> Mesh
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
+    """The whole array on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 

@@ -1,4 +1,4 @@
-"""pixelis-tiny: the embedded model's directory (config, tokenizer, template, processor), made from nothing but a seed."""
+"""pixelis-tiny: the embedded model's directory (config, tokenizer, template, processor), made from a seed."""
 
 import json
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def make_config(tokenizer: Tokenizer, *, width: int, layers: int, vision_width: 
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=heads // 2,
-        # Height and width need frequencies that tell neighbouring columns apart: the defaults leave the width axis blind.
+        # Height and width need frequencies that tell neighbouring columns apart: the defaults leave width blind.
         rope_theta=30.0,
         mrope_section=(2, 7, 7),
         tie_word_embeddings=True,
@@ -62,7 +62,9 @@ def make_config(tokenizer: Tokenizer, *, width: int, layers: int, vision_width: 
     )
 
     def token(name: str) -> int:
-        return tokenizer.token_to_id(name)
+        found = tokenizer.token_to_id(name)
+        assert found is not None, name
+        return found
 
     return ModelConfig(
         vision=vision,
@@ -132,4 +134,3 @@ def write_directory(directory: Path, tokenizer: Tokenizer, config: ModelConfig, 
     }
     for name, content in files.items():
         (directory / name).write_text(json.dumps(content, indent=2) + "\n")
-

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 from flax import struct
-from jax import Array
 
-# Visual operations in a fixed order: the index is the op id seen by rewards and the one-hot position in the action vector.
-# THINK is a step of a CoTA trajectory and not a tool; it keeps the last place.
+# A leaf of a pytree below: a jax.Array, or the numpy array that the host makes it from (parallel.put_batch moves it).
+Array = Any
+
+# Visual operations in a fixed order: the index is the op id seen by rewards and the one-hot position in the action
+# vector. THINK is a step of a CoTA trajectory and not a tool; it keeps the last place.
 OPS: tuple[str, ...] = ("ZOOM_IN", "SEGMENT_OBJECT_AT", "GET_PROPERTIES", "READ_TEXT", "TRACK_OBJECT", "THINK")
 OP_ID: dict[str, int] = {name: i for i, name in enumerate(OPS)}
 
@@ -32,7 +34,7 @@ class Task:
     """One question about one or more images, with its verifiable answer.
 
     `index` is the task's address: with the seed and the step it determines all randomness spent on it.
-    `images` are u8[height, width, 3] at original resolution; `answer_type` chooses the verifier (spec: rewards, section 1).
+    `images` are u8[height, width, 3] at original resolution; `answer_type` chooses the verifier (spec: rewards, 1).
     """
 
     task_id: str
@@ -119,7 +121,7 @@ class Trajectory:
 
 @struct.dataclass
 class RewardInputs:
-    """What rewards see of trajectories: numbers only. Leading axis B here; a component sees one row (no B) under vmap."""
+    """What rewards see of trajectories: numbers only. Leading axis B here; a component sees one row under vmap."""
 
     ops: Array  # i32[B, K] index into OPS
     arguments: Array  # f32[B, K, 4] Observation.region, zeros where None

@@ -22,7 +22,8 @@ PyTree = Any
 class Stats:
     """Metrics of a part of a batch that can be merged with those of another part.
 
-    `means` maps a name to (sum, weight): merged by adding, read as sum / weight. `maxima` maps a name to a value: merged by max.
+    `means` maps a name to (sum, weight): merged by adding, read as sum / weight. `maxima` maps a name to a value:
+    merged by max.
     """
 
     means: dict[str, tuple[Array, Array]] = struct.field(default_factory=dict)
@@ -50,7 +51,9 @@ def split_micro_batches(batch: PyTree, count: int) -> PyTree:
     return jax.tree.map(lambda x: x.reshape(count, x.shape[0] // count, *x.shape[1:]), batch)
 
 
-def accumulate(loss: Loss, trainable: PyTree, batch: PyTree, *, micro_batches: int) -> tuple[PyTree, Array, Array, Stats]:
+def accumulate(
+    loss: Loss, trainable: PyTree, batch: PyTree, *, micro_batches: int
+) -> tuple[PyTree, Array, Array, Stats]:
     """(gradient of the mean loss, loss sum, weight, stats) over all micro-batches of `batch`."""
 
     def one(micro: PyTree) -> tuple[PyTree, Array, Array, Stats]:
@@ -77,12 +80,18 @@ def accumulate(loss: Loss, trainable: PyTree, batch: PyTree, *, micro_batches: i
 
 
 def update(
-    loss: Loss, trainable: PyTree, opt_state: optax.OptState, batch: PyTree, *, tx: optax.GradientTransformation, micro_batches: int
+    loss: Loss,
+    trainable: PyTree,
+    opt_state: optax.OptState,
+    batch: PyTree,
+    *,
+    tx: optax.GradientTransformation,
+    micro_batches: int,
 ) -> tuple[PyTree, optax.OptState, dict[str, Array]]:
     """One optimizer step; returns (trainable, optimizer state, metrics).
 
-    Where nothing is trainable (weight 0) or the gradient is not finite, parameters and optimizer state stay as they were
-    and `update/skipped` is 1.
+    Where nothing is trainable (weight 0) or the gradient is not finite, parameters and optimizer state stay as they
+    were and `update/skipped` is 1.
     """
     grads, value, weight, stats = accumulate(loss, trainable, batch, micro_batches=micro_batches)
     norm = optax.global_norm(grads)

@@ -1,6 +1,6 @@
 """Endless supervised batches: PixelSearch scenes, oracle dialogues, packed for the train step.
 
-A batch is a pure function of (seed, index): the step is the whole state of the iterator, so resuming needs nothing else.
+A batch is a pure function of (seed, index): the step is the whole state of the iterator, so resuming needs no more.
 Several questions share a scene, whose overview is encoded once.
 """
 
@@ -11,7 +11,6 @@ import grain
 import numpy as np
 from absl import flags
 from flax import struct
-from jax import Array
 
 from pixelis_jax.data import dialogues
 from pixelis_jax.data.pixelsearch.address import generator as random_at
@@ -21,7 +20,7 @@ from pixelis_jax.data.pixelsearch.questions import Question, close_up, questions
 from pixelis_jax.data.pixelsearch.scene import make_scene
 from pixelis_jax.models.processor import Processor
 from pixelis_jax.models.rows import bucket, pad_1d, pad_rows
-from pixelis_jax.types import ImageBatch, Task, TokenBatch
+from pixelis_jax.types import Array, ImageBatch, Task, TokenBatch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,9 @@ class DemonstrationBatch:
 
 def make_batch(config: DemonstrationConfig, processor: Processor, schemas: str, index: int) -> DemonstrationBatch:
     """Batch number `index`. Raises ValueError where a dialogue is longer than `row_tokens` (rows are never cut)."""
-    overviews, rows_of, crops = [], [], []
+    overviews: list[np.ndarray] = []
+    crops: list[np.ndarray] = []
+    rows_of = []
     for i in range(config.scenes):
         number = index * config.scenes + i
         made = make_scene(config.seed, config.split, number)

@@ -135,7 +135,11 @@ def from_json(path: Path) -> ModelConfig:
 def to_json(config: ModelConfig) -> dict[str, Any]:
     """The `config.json` of transformers 5 for this model."""
     text = dataclasses.asdict(config.text)
-    rope = {"rope_type": "default", "rope_theta": text.pop("rope_theta"), "mrope_section": list(text.pop("mrope_section"))}
+    rope = {
+        "rope_type": "default",
+        "rope_theta": text.pop("rope_theta"),
+        "mrope_section": list(text.pop("mrope_section")),
+    }
     ids = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name.endswith("_id")}
     special = {"eos_token_id": config.eos_token_id, "pad_token_id": config.pad_token_id, "bos_token_id": None}
     return {
@@ -161,4 +165,6 @@ def _refuse_unknown(raw: Mapping[str, Any], cls: type, where: str, also: tuple[s
     known = {f.name for f in dataclasses.fields(cls)} | _IGNORED | set(also)
     for name in raw:
         if name not in known:
-            raise UserError(f"{where}: field {name!r} is not one this program honours, so the model would differ; refusing")
+            raise UserError(
+                f"{where}: field {name!r} is not one this program honours, so the model would differ; refusing"
+            )

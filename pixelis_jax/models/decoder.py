@@ -39,7 +39,8 @@ def empty_cache(config: TextConfig, *, rows: int, slots: int, dtype: jnp.dtype) 
 def mrope(positions: Array, config: TextConfig) -> tuple[Array, Array]:
     """cos and sin f32[B, T, d / 2] of positions i32[B, 3, T].
 
-    Frequencies are dealt to (time, height, width) in the lengths of `mrope_section` (Qwen2-VL, arXiv:2409.12191, section 2.1).
+    Frequencies are dealt to (time, height, width) in the lengths of `mrope_section` (Qwen2-VL,
+    arXiv:2409.12191, section 2.1).
     """
     half = config.head_dim // 2
     inverse = 1.0 / config.rope_theta ** (np.arange(half, dtype=np.float32) / half)
@@ -71,7 +72,9 @@ class Attention(nn.Module):
         key_slots = slots
         if cache is not None:
             rows = jnp.arange(b)[:, None]
-            key, value = (old.at[rows, slots].set(new, mode="drop") for old, new in zip(cache, (key, value), strict=True))
+            key, value = (
+                old.at[rows, slots].set(new, mode="drop") for old, new in zip(cache, (key, value), strict=True)
+            )
             cache = (key, value)
             key_slots = jnp.arange(key.shape[1])[None]
         mask = key_slots[:, None, :] <= slots[:, :, None]

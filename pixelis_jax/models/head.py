@@ -37,7 +37,12 @@ def score_logits(logits: Array, targets: Array, *, forbidden: tuple[int, ...], t
 
 
 def score_tokens(
-    to_logits: Callable[[Array], Array], hidden: Array, targets: Array, *, forbidden: tuple[int, ...], temperature: float
+    to_logits: Callable[[Array], Array],
+    hidden: Array,
+    targets: Array,
+    *,
+    forbidden: tuple[int, ...],
+    temperature: float,
 ) -> HeadOutput:
     """`score_logits` over hidden states f[B, T, D] in chunks; logits are recomputed in the backward pass, not kept."""
     b, t, width = hidden.shape

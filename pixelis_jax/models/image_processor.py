@@ -54,7 +54,7 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def patchify(image: np.ndarray, config: VisionConfig) -> np.ndarray:
-    """u8[height, width, 3] (sides multiples of `factor`) -> u8[N, patch_dim] in the reference's order (merge blocks first)."""
+    """u8[height, width, 3] (sides multiples of `factor`) -> u8[N, patch_dim], merge blocks first as in HF."""
     merge, patch = config.spatial_merge_size, config.patch_size
     height, width, channels = image.shape
     rows, columns = height // (merge * patch), width // (merge * patch)
@@ -69,9 +69,9 @@ def patchify(image: np.ndarray, config: VisionConfig) -> np.ndarray:
 def window_layout(rows: int, columns: int, config: VisionConfig) -> tuple[np.ndarray, np.ndarray]:
     """Where things go for an image of `rows` x `columns` merged tokens.
 
-    Returns (`order` i32[W, units], `token_rows` i32[rows * columns]): the raster index of the merged token in each place
-    of each window, -1 where none is; and its inverse, the place `w * units + l` of each raster token. A window at the
-    right or lower edge is filled from its start, like the reference's.
+    Returns (`order` i32[W, units], `token_rows` i32[rows * columns]): the raster index of the merged token in each
+    place of each window, -1 where none is; and its inverse, the place `w * units + l` of each raster token. A window at
+    the right or lower edge is filled from its start, like the reference's.
     """
     side = config.window_units
     grid = np.arange(rows * columns).reshape(rows, columns)
@@ -115,11 +115,15 @@ def pack(images: Sequence[np.ndarray], config: VisionConfig, *, windows: int, co
         rows, columns = (side // config.factor for side in image.shape[:2])
         order, _ = window_layout(rows, columns, config)
         if len(order) > windows:
-            raise ValueError(f"image of {image.shape[1]}x{image.shape[0]} px has {len(order)} windows, the bucket {windows}")
+            raise ValueError(
+                f"image of {image.shape[1]}x{image.shape[0]} px has {len(order)} windows, the bucket {windows}"
+            )
         there = order >= 0
         flat = patchify(image, config).reshape(rows * columns, unit, -1)
         patches[i, : len(order)][there] = flat[order[there]]
-        coords[i, : len(order)][there] = _patch_coords(rows, columns, config.spatial_merge_size).reshape(-1, unit, 2)[order[there]]
+        coords[i, : len(order)][there] = _patch_coords(rows, columns, config.spatial_merge_size).reshape(-1, unit, 2)[
+            order[there]
+        ]
         valid[i, : len(order)][there] = True
     shape = (count, windows, units * unit)
     return ImageBatch(patches.reshape(*shape, -1), coords.reshape(*shape, 2), valid.reshape(shape))

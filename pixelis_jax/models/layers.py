@@ -27,7 +27,8 @@ class Dense(nn.Module):
         if self.use_bias:
             y = y + self.param("bias", nn.initializers.zeros_init(), (self.features,), self.dtype).astype(self.dtype)
         if self.has_variable(LORA, "a"):
-            a, b = self.get_variable(LORA, "a"), self.get_variable(LORA, "b")
+            a: Array = self.get_variable(LORA, "a")
+            b: Array = self.get_variable(LORA, "b")
             y = y + ((x @ a.astype(self.dtype)) @ b.astype(self.dtype)) * self.lora_scale
         return y
 
@@ -71,5 +72,5 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
 
 
 def attend(query: Array, key: Array, value: Array, mask: Array) -> Array:
-    """Attention of query f[B, T, H, d] over key/value f[B, S, K, d]; `mask` bool[B, T, S] is True where a key is seen."""
+    """Attention of query f[B, T, H, d] over key/value f[B, S, K, d]; `mask` bool[B, T, S] holds where a key is seen."""
     return jax.nn.dot_product_attention(query, key, value, mask=mask[:, None])

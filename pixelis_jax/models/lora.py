@@ -18,7 +18,7 @@ DECODER_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig:
-    """Adapter shape. `targets` are regular expressions searched in the layer's path, e.g. `language_model/.*/q_proj`."""
+    """Adapter shape. `targets` are regular expressions searched in a layer's path, e.g. `language_model/.*/q_proj`."""
 
     rank: int = 8
     alpha: float = 16.0

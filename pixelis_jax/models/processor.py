@@ -15,7 +15,8 @@ from pixelis_jax.models.rows import Row, power_bucket
 from pixelis_jax.types import ImageBatch, UserError
 
 SYSTEM_PROMPT = (
-    "Think in <think></think>, then call one tool in <tool_call></tool_call> or answer in <answer></answer>.\nTools:\n{schemas}"
+    "Think in <think></think>, then call one tool in <tool_call></tool_call> or answer in <answer></answer>."
+    "\nTools:\n{schemas}"
 )
 
 

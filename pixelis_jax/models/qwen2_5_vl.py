@@ -12,7 +12,7 @@ from pixelis_jax.models.vision import VisionTower
 from pixelis_jax.types import ImageBatch, TokenBatch
 
 
-class Qwen2_5_VL(nn.Module):  # noqa: N801  the model's published name
+class Qwen2_5_VL(nn.Module):
     """Call methods through `model.apply(variables, ..., method=...)` with `{"params": base, "lora": adapter}`.
 
     `lora_scale` is alpha / rank of the adapter, if any. `remat` recomputes each layer in the backward pass.
@@ -33,7 +33,7 @@ class Qwen2_5_VL(nn.Module):  # noqa: N801  the model's published name
             self.lm_head = self.param("lm_head", scale, (text.hidden_size, text.vocab_size), self.dtype)
 
     def encode_images(self, images: ImageBatch) -> Array:
-        """Flat feature table f[M * W * L / merge, D] of an image batch; rows are found by `image_processor.token_rows`."""
+        """Flat feature table f[M * W * L / merge, D] of images; rows are found by `image_processor.token_rows`."""
         features = self.visual(images)
         return features.reshape(-1, features.shape[-1])
 
@@ -59,7 +59,7 @@ class Qwen2_5_VL(nn.Module):  # noqa: N801  the model's published name
         return self.logits(self.hidden(rows, features, row_slots(rows.valid))[0])
 
     def score(self, rows: TokenBatch, features: Array, *, temperature: float = 1.0) -> HeadOutput:
-        """Log-prob and entropy f32[B, T] of each token given those before it (0 at position 0), never holding [B, T, V]."""
+        """Log-prob and entropy f32[B, T] of each token given those before (0 at the first), never holding [B, T, V]."""
         hidden, _ = self.hidden(rows, features, row_slots(rows.valid))
         head = self._head()  # taken out of the module here: linen modules may not be called inside lax.map
         out = score_tokens(

@@ -11,7 +11,8 @@ class Row:
     """One growing token sequence. Every append keeps ids, masks, positions and image rows in step.
 
     Text advances the three M-RoPE axes together. An image of rows x columns merged tokens starting at position p takes
-    time p, height p + row, width p + column, and the next text position is p + max(rows, columns) (arXiv:2409.12191, 2.1).
+    time p, height p + row, width p + column, and the next text position is p + max(rows, columns) (arXiv:2409.12191,
+    section 2.1).
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,7 @@ class Row:
         turn: int = -1,
         weights: Sequence[float] | None = None,
     ) -> None:
-        """Add text tokens; `policy` tokens carry the sampler's `logp`, their assistant `turn` and optional loss weights."""
+        """Add text tokens; `policy` tokens carry the sampler's `logp`, their assistant `turn` and loss `weights`."""
         n = len(ids)
         self._extend(ids, image_index=[-1] * n, positions=np.tile(np.arange(n) + self.next_position, (3, 1)))
         self.policy += [policy] * n
@@ -46,7 +47,7 @@ class Row:
         self.next_position += n
 
     def append_image(self, grid: tuple[int, int], feature_rows: np.ndarray, *, placeholder: int) -> None:
-        """Add an image of `grid` (rows, columns) merged tokens whose features stand at `feature_rows` i32[rows * columns]."""
+        """Add an image of `grid` (rows, columns) merged tokens; `feature_rows` i32[rows * columns] are its rows."""
         rows, columns = grid
         n = rows * columns
         y, x = (axis.ravel() for axis in np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"))
@@ -87,9 +88,11 @@ class Row:
         self._positions.append(positions)
 
 
-def pad_1d(parts: Sequence[Sequence[int] | Sequence[float] | np.ndarray], length: int, fill: float, dtype: type) -> np.ndarray:
+def pad_1d(
+    parts: Sequence[Sequence[int] | Sequence[float] | np.ndarray], length: int, fill: float, dtype: type
+) -> np.ndarray:
     """Right-pad sequences to [B, length]. Raises ValueError where one is longer: rows are never cut."""
-    out = np.full((len(parts), length), fill, dtype)
+    out: np.ndarray = np.full((len(parts), length), fill, dtype)
     for i, part in enumerate(parts):
         if len(part) > length:
             raise ValueError(f"row {i} has {len(part)} tokens, the bucket {length}")

@@ -1,8 +1,8 @@
 """The Qwen2.5-VL vision tower, windows first.
 
 Patches arrive grouped by attention window, `[M, W, L, ...]` with a validity mask (types.ImageBatch, packed by
-`image_processor.pack`). Window layers attend inside `L`; full layers attend over `W * L` of one image. A frame pair of a
-video is an image of its own here, as the reference does not attend across frames either. The four patches of a merged
+`image_processor.pack`). Window layers attend inside `L`; full layers attend over `W * L` of one image. A frame pair of
+a video is an image of its own here, as the reference does not attend across frames either. The four patches of a merged
 token are neighbours, so the merger is a reshape, and its output stays in window order: callers index it through
 `image_processor.token_rows`.
 """
@@ -82,14 +82,14 @@ class VisionTower(nn.Module):
         return jnp.where(images.valid.reshape(m, -1, cfg.merge_unit)[..., :1], x, 0)
 
     def _normalise(self, patches: Array) -> Array:
-        """u8[..., channels * frames * patch * patch] -> f32, per channel; the channel is the slowest index of a patch."""
+        """u8[..., channels * frames * patch * patch] -> f32, per channel; a patch's slowest index is the channel."""
         per_channel = self.config.patch_dim // self.config.in_channels
         mean = np.repeat(np.array(IMAGE_MEAN, np.float32), per_channel)
         std = np.repeat(np.array(IMAGE_STD, np.float32), per_channel)
         return (patches.astype(jnp.float32) * np.float32(1 / 255) - mean) / std
 
     def _rope(self, coords: Array) -> tuple[Array, Array]:
-        """cos and sin f32[..., head_dim / 2]: the first half of the angles turns with the row, the second with the column."""
+        """cos and sin f32[..., head_dim / 2]: half of the angles turn with the row, half with the column."""
         quarter = self.config.hidden_size // self.config.num_heads // 4
         inverse = 1.0 / ROPE_THETA ** (np.arange(quarter, dtype=np.float32) / quarter)
         angles = coords[..., None].astype(jnp.float32) * inverse

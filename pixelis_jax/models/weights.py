@@ -1,7 +1,7 @@
 """Weights between Hugging Face safetensors and our parameter tree, with strict key accounting.
 
-On disk Qwen2.5-VL uses `visual.*` and `model.*` (before transformers 5) or `model.visual.*` and `model.language_model.*`;
-both are read, the first is written, as `transformers` does.
+On disk Qwen2.5-VL uses `visual.*` and `model.*` (before transformers 5) or `model.visual.*` and
+`model.language_model.*`; both are read, the first is written, as `transformers` does.
 """
 
 import json
@@ -35,7 +35,10 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"visual\.merger\.mlp\.([02])\.bias", r"  visual/merger_mlp_\1/bias"),
     (r"model\.embed_tokens\.weight", "  embed_tokens"),
     (r"model\.norm\.weight", "  language_model/norm/scale"),
-    (r"model\.layers\.(\d+)\.(input_layernorm|post_attention_layernorm)\.weight", r"  language_model/layers_\1/\2/scale"),
+    (
+        r"model\.layers\.(\d+)\.(input_layernorm|post_attention_layernorm)\.weight",
+        r"  language_model/layers_\1/\2/scale",
+    ),
     (r"model\.layers\.(\d+)\.(self_attn|mlp)\.(\w+)\.weight", r"T language_model/layers_\1/\2/\3/kernel"),
     (r"model\.layers\.(\d+)\.(self_attn|mlp)\.(\w+)\.bias", r"  language_model/layers_\1/\2/\3/bias"),
     (r"lm_head\.weight", "T lm_head"),
@@ -54,7 +57,11 @@ def to_path(key: str) -> tuple[str, bool] | None:
 
 def from_path(path: str) -> tuple[str, bool]:
     """(checkpoint key, transposed?) of our parameter path: the inverse of `to_path` (tested on every key)."""
-    path = path.replace("visual/patch_embed/", "visual/patch_embed/proj/").replace("merger_mlp_", "merger/mlp/").replace("merger_ln_q", "merger/ln_q")
+    path = (
+        path.replace("visual/patch_embed/", "visual/patch_embed/proj/")
+        .replace("merger_mlp_", "merger/mlp/")
+        .replace("merger_ln_q", "merger/ln_q")
+    )
     path = path.replace("language_model/", "model/").replace("embed_tokens", "model/embed_tokens/weight")
     path = re.sub(r"(blocks|layers)_(\d+)", r"\1/\2", path)
     path = re.sub(r"/scale$", "/weight", path)
@@ -87,7 +94,9 @@ def load(directory: Path, config: ModelConfig, *, abstract: PyTree) -> PyTree:
             raise UserError(f"{file}: key {key!r} gives shape {value.shape}, the config asks for {target.shape}")
         loaded[path] = jax.device_put(jnp.asarray(value, target.dtype), target.sharding)
     if missing := sorted(set(wanted) - set(loaded)):
-        raise UserError(f"{directory}: {len(missing)} weights are missing, first {from_path(missing[0])[0]!r}; copy all shards")
+        raise UserError(
+            f"{directory}: {len(missing)} weights are missing, first {from_path(missing[0])[0]!r}; copy all shards"
+        )
     return traverse_util.unflatten_dict(loaded, sep="/")
 
 

@@ -36,7 +36,7 @@ class SamplingConfig:
 
 @struct.dataclass
 class DecodeState:
-    """`length` tokens of each row are in the cache; `hidden` is the last one's final state; `position` the next M-RoPE position."""
+    """`length` tokens of each row are cached; `hidden` is the last one's final state, `position` the next one's."""
 
     cache: Cache
     hidden: Array  # f[B, D]
@@ -46,7 +46,7 @@ class DecodeState:
 
 @struct.dataclass
 class Generated:
-    """One assistant turn of each row: `tokens` i32[B, N] and `logp` f32[B, N], the first `count` i32[B] of them real."""
+    """One assistant turn of each row: `tokens` i32[B, N] and `logp` f32[B, N], the first `count` i32[B] real."""
 
     tokens: Array
     logp: Array
@@ -55,7 +55,7 @@ class Generated:
 
 
 class Engine:
-    """Jitted rollout functions of one model and sampling configuration. `variables` is {"params": ..., "lora": ... or absent}."""
+    """Jitted rollout functions of a model and its sampling. `variables` is {"params": ..., "lora": ... or absent}."""
 
     def __init__(self, model: Qwen2_5_VL, config: SamplingConfig, *, end_of_turn: int) -> None:
         self.model = model
@@ -68,7 +68,7 @@ class Engine:
 
     def _encode(self, variables: PyTree, images: ImageBatch) -> tuple[Array, Array]:
         """(flat feature table f[M * U, D], mean feature of each image f32[M, D])."""
-        table = self.model.apply(variables, images, method="encode_images")
+        table: Any = self.model.apply(variables, images, method="encode_images")
         m = images.valid.shape[0]
         there = images.valid.reshape(m, -1, self.model.config.vision.merge_unit)[..., :1]
         pooled = jnp.sum(table.reshape(m, -1, table.shape[-1]) * there, axis=1) / jnp.maximum(jnp.sum(there, axis=1), 1)
@@ -92,8 +92,8 @@ class Engine:
         added = jnp.sum(rows.valid, axis=1)
         slots = row_slots(rows.valid) + state.length[:, None]
         slots = jnp.where(rows.valid, slots, state.cache.slots)
-        hidden, cache = self.model.apply(variables, rows, features, slots, state.cache, method="hidden")
-        assert cache is not None
+        out: Any = self.model.apply(variables, rows, features, slots, state.cache, method="hidden")
+        hidden, cache = out
         last = jnp.maximum(added - 1, 0)[:, None, None]
         final = jnp.take_along_axis(hidden, last, axis=1)[:, 0]
         top = jnp.max(jnp.where(rows.valid[:, None, :], rows.positions, -1), axis=(1, 2)) + 1
@@ -130,7 +130,7 @@ class Engine:
         self, variables: PyTree, carry: tuple[Array, Array, Generated, DecodeState], *, keys: Array, no_image: Array
     ) -> tuple[Array, Array, Generated, DecodeState]:
         i, running, out, state = carry
-        logits = self.model.apply(variables, state.hidden, method="logits")
+        logits: Any = self.model.apply(variables, state.hidden, method="logits")
         logp = log_softmax(logits, forbidden=self.model.placeholders(), temperature=self.config.softmax_temperature)
         token = self._choose(logp, keys, i)
         chosen = jnp.take_along_axis(logp, token[:, None], axis=1)[:, 0]
@@ -161,7 +161,7 @@ class Engine:
 
 @jax.jit
 def row_keys(seed: Array, step: Array, prompts: Array, samples: Array, turn: Array) -> Array:
-    """Key of each row's turn: fold(seed, step, prompt, sample, turn), so a row's noise is a matter of its address alone."""
+    """Key of each row's turn: fold(seed, step, prompt, sample, turn), so a row's noise depends on its address alone."""
 
     def one(prompt: Array, sample: Array) -> Array:
         key = jax.random.key(seed)

@@ -18,8 +18,8 @@ from pixelis_jax import parallel
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import Placed
 from pixelis_jax.models.rows import Row, bucket, pad_rows, power_bucket
-from pixelis_jax.rollout.engine import DecodeState, Engine, SamplingConfig, row_keys
 from pixelis_jax.rollout.embeddings import StateEmbedder
+from pixelis_jax.rollout.engine import DecodeState, Engine, SamplingConfig, row_keys
 from pixelis_jax.tools import TOOLS, execute, grammar
 from pixelis_jax.tools.base import Session, Tool, schemas
 from pixelis_jax.types import Observation, Task, Trajectory, Turn
@@ -30,9 +30,9 @@ TOKEN_BUCKET = 32  # observations are padded to a multiple of this many tokens
 
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig:
-    """One rollout's budgets. `prefix` opens the first assistant turn (forced modes); `tools_on` False answers calls with an error."""
+    """One rollout's budgets. `prefix` opens the first turn (forced modes); with `tools_on` False calls fail."""
 
-    sampling: SamplingConfig = SamplingConfig()
+    sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
     group_size: int = 1
     max_turns: int = 4
     tools_on: bool = True
@@ -68,7 +68,9 @@ class _Episode:
 class Sampler:
     """Samples trajectories from a policy. Compiled functions are kept between calls; shapes are bucketed."""
 
-    def __init__(self, policy: Policy, config: RolloutConfig, *, tools: Mapping[str, Tool], engine: Engine | None = None) -> None:
+    def __init__(
+        self, policy: Policy, config: RolloutConfig, *, tools: Mapping[str, Tool], engine: Engine | None = None
+    ) -> None:
         self.policy = policy
         self.config = config
         self.tools = tools
@@ -87,13 +89,12 @@ class Sampler:
         episodes, tables, state = self._open(base, variables, tasks)
         first_row = tables[0].shape[0]
         for turn in range(self.config.max_turns):
-            running = np.array([not e.status for e in episodes])
-            if not running.any():
+            active = np.array([not e.status for e in episodes])
+            if not active.any():
                 break
-            state = self._turn(variables, state, episodes, running, (seed, step, turn))
+            state = self._turn(variables, state, episodes, active, (seed, step, turn))
             crops = self._observe(episodes, last=turn == self.config.max_turns - 1)
-            running = [e for e in episodes if not e.status]
-            if not running:
+            if all(e.status for e in episodes):
                 break
             table = self._embed(base, episodes, crops)
             state = self._append(variables, state, episodes, crops, table, first_row)
@@ -103,12 +104,16 @@ class Sampler:
         return Rollout([_finish(e) for e in episodes], features)
 
     # Phases ---------------------------------------------------------------------------------------------------------
-    def _open(self, base: PyTree, variables: PyTree, tasks: Sequence[Task]) -> tuple[list[_Episode], list[Array], DecodeState]:
+    def _open(
+        self, base: PyTree, variables: PyTree, tasks: Sequence[Task]
+    ) -> tuple[list[_Episode], list[Array], DecodeState]:
         """Encode each task's images once, prefill its prompt once, and repeat it over the group."""
         processor, group = self.policy.processor, self.config.group_size
         seen = [processor.seen(image, crop=False) for task in tasks for image in task.images]
         counts = [len(task.images) for task in tasks]
-        packed = processor.pack(seen, crop=False, count=max(1, power_bucket(len(seen))) if sum(counts) != len(tasks) else len(seen))
+        packed = processor.pack(
+            seen, crop=False, count=max(1, power_bucket(len(seen))) if sum(counts) != len(tasks) else len(seen)
+        )
         table, pooled = self.engine.encode(base, self._put(packed))
         pooled = self.embedder.images(np.asarray(pooled))
         places = iter(processor.place(seen, crop=False))
@@ -124,7 +129,11 @@ class Sampler:
         state = self.engine.prefill(variables, batch, table, repeat=group)
         episodes = []
         for i, (task, row) in enumerate(zip(tasks, rows, strict=True)):
-            first = pooled[starts[i] : starts[i + 1]].mean(axis=0) if counts[i] else self.embedder.text(self.policy, row.tokens)
+            first = (
+                pooled[starts[i] : starts[i + 1]].mean(axis=0)
+                if counts[i]
+                else self.embedder.text(self.policy, row.tokens)
+            )
             for sample in range(group):
                 sizes = [processor.fit_overview(*image.shape[:2]) for image in task.images]
                 session = Session(task.images, sizes, fit_crop=processor.fit_crop)
@@ -134,7 +143,12 @@ class Sampler:
         return episodes, [table], state
 
     def _turn(
-        self, variables: PyTree, state: DecodeState, episodes: list[_Episode], running: np.ndarray, address: tuple[int, int, int]
+        self,
+        variables: PyTree,
+        state: DecodeState,
+        episodes: list[_Episode],
+        running: np.ndarray,
+        address: tuple[int, int, int],
     ) -> DecodeState:
         """Sample one assistant turn in every running row and parse it."""
         seed, step, turn = address
@@ -170,7 +184,9 @@ class Sampler:
         crops = []
         for episode, observation in zip(waiting, results, strict=True):
             image = None if observation.image is None else self.policy.processor.seen(observation.image, crop=True)
-            full = len(episode.row) + self._observation_tokens(observation, image) >= self.config.sampling.context_tokens
+            full = (
+                len(episode.row) + self._observation_tokens(observation, image) >= self.config.sampling.context_tokens
+            )
             if last or full:
                 limit = "turn limit reached" if last else "context limit reached"
                 observation = Observation(text=f"error: {limit}", ok=False)
@@ -260,7 +276,15 @@ def _finish(episode: _Episode) -> Trajectory:
 
 
 def sample(
-    policy: Policy, prompts: Sequence[Task], *, lora: PyTree | None = None, key: int = 0, max_turns: int = 4, tools: Mapping[str, Tool] = TOOLS
+    policy: Policy,
+    prompts: Sequence[Task],
+    *,
+    lora: PyTree | None = None,
+    key: int = 0,
+    max_turns: int = 4,
+    tools: Mapping[str, Tool] = TOOLS,
 ) -> list[Trajectory]:
     """Roll out each prompt once at temperature 1: the whole rollout as one call, for notebooks and scripts."""
-    return Sampler(policy, RolloutConfig(max_turns=max_turns), tools=tools)(prompts, lora=lora, seed=key, step=0).trajectories
+    return Sampler(policy, RolloutConfig(max_turns=max_turns), tools=tools)(
+        prompts, lora=lora, seed=key, step=0
+    ).trajectories

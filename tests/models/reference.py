@@ -26,7 +26,13 @@ CASES = {
 def small_config() -> ModelConfig:
     """All parts of the architecture in small: ragged windows, two full-attention layers, GQA 4:2, untied head."""
     vision = VisionConfig(
-        depth=4, hidden_size=64, intermediate_size=96, num_heads=2, window_size=56, out_hidden_size=64, fullatt_block_indexes=(1, 3)
+        depth=4,
+        hidden_size=64,
+        intermediate_size=96,
+        num_heads=2,
+        window_size=56,
+        out_hidden_size=64,
+        fullatt_block_indexes=(1, 3),
     )
     text = TextConfig(
         vocab_size=100, hidden_size=64, intermediate_size=80, num_hidden_layers=3, num_attention_heads=4,
@@ -56,7 +62,9 @@ def token_rows(case: str) -> tuple[list[Row], ImageBatch]:
             height, width = SIZES[part]
             row.append_text([START])
             row.append_image(
-                (height // 28, width // 28), part * step + image_processor.token_rows(SIZES[part], vision), placeholder=IMAGE
+                (height // 28, width // 28),
+                part * step + image_processor.token_rows(SIZES[part], vision),
+                placeholder=IMAGE,
             )
             row.append_text([END])
         rows.append(row)
