@@ -101,12 +101,13 @@ def pad_1d(
 
 
 def pad_rows(rows: Sequence[Row], *, length: int, pad: int) -> TokenBatch:
-    """Right-padded TokenBatch (numpy) of `length` tokens."""
+    """Right-padded TokenBatch (numpy) of `length` tokens. Raises ValueError where a row is longer."""
+    tokens = pad_1d([r.tokens for r in rows], length, pad, np.int32)
     positions = np.zeros((len(rows), 3, length), np.int32)
     for i, row in enumerate(rows):
         positions[i, :, : len(row)] = row.positions()
     return TokenBatch(
-        tokens=pad_1d([r.tokens for r in rows], length, pad, np.int32),
+        tokens=tokens,
         valid=pad_1d([np.ones(len(r), bool) for r in rows], length, False, bool),
         policy=pad_1d([r.policy for r in rows], length, False, bool),
         positions=positions,
