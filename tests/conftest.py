@@ -1,0 +1,75 @@
+"""A small random policy that tests of models, rollouts and training share; nothing is trained or read from disk."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from pixelis_jax import parallel, tiny
+from pixelis_jax.models import policy as policies
+from pixelis_jax.models import tokenizer as bpe
+from pixelis_jax.models.image_processor import PixelBudget
+from pixelis_jax.models.policy import Policy
+from pixelis_jax.models.processor import SYSTEM_PROMPT, Processor
+from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.tools import TOOLS
+from pixelis_jax.tools.base import schemas
+from pixelis_jax.types import Task
+
+CORPUS = (
+    SYSTEM_PROMPT.format(schemas=schemas(TOOLS)),
+    "system\nuser\nassistant\n",
+    '{"name": "ZOOM_IN", "arguments": {"bbox_2d": [1, 12, 23, 34], "target_image": 2}}',
+    "I need a closer look. Now I can read it. Which digit is inside the red circle? What color is the blue square?",
+    "Image 2, 56x56, 1.7x (box clamped to the image) error: tools are off; turn limit reached",
+)
+
+
+@pytest.fixture(scope="session")
+def small_tokenizer():
+    return bpe.train(CORPUS * 4, vocab_size=900)
+
+
+@pytest.fixture(scope="session")
+def small_policy(small_tokenizer) -> Policy:
+    """Two decoder layers and two vision layers of width 64, every leaf random (biases and norms too)."""
+    return make_policy(small_tokenizer)
+
+
+def make_policy(tokenizer) -> Policy:
+    config = tiny.make_config(tokenizer, width=64, layers=2, vision_width=64, vision_depth=2)
+    model = Qwen2_5_VL(config)
+    generator = np.random.default_rng(3)
+
+    def perturbed(leaf):
+        return np.asarray(leaf + 0.1 * generator.standard_normal(leaf.shape), np.float32)
+
+    params = jax.tree.map(perturbed, jax.jit(lambda: policies.init_params(model, 0))())
+    overview, crop = PixelBudget(28 * 56, 84 * 84), PixelBudget(28 * 28, 56 * 56)
+    mesh = parallel.make_mesh(parallel.MeshShape(data=1), jax.devices()[:1])
+    params = jax.device_put(params, parallel.param_shardings(mesh, params))
+    return Policy(model, params, Processor(config, tokenizer, overview=overview, crop=crop), mesh, "small", "")
+
+
+@pytest.fixture(scope="session")
+def task():
+    """`task(index, *sizes)`: a task about random images of these (height, width)."""
+
+    def make(index: int, *sizes: tuple[int, int], question: str = "Which digit is inside the red circle?") -> Task:
+        generator = np.random.default_rng(index)
+        images = tuple(generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes)
+        return Task(f"task-{index}", index, "text_extraction", question, images, "7", needs_look=True)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def score(small_policy):
+    """The trainer's log-probs: `score(variables, rows, features)` -> f32[B, T], compiled once a shape."""
+    compiled = jax.jit(lambda *args: small_policy.model.apply(*args, method="score").logp)
+    return lambda variables, rows, features: np.asarray(compiled(variables, rows, features))
+
+
+def replace_params(policy: Policy, **leaves) -> Policy:
+    return dataclasses.replace(policy, params=policy.params | leaves)
