@@ -1,0 +1,220 @@
+"""LoRA adapters in the layout of Hugging Face PEFT: `adapter_config.json` and `adapter_model.safetensors`.
+
+PEFT stores `lora_A` as [rank, in] and `lora_B` as [out, rank] under `base_model.model.` and the module's name in
+`transformers`; ours are `a` [in, rank] and `b` [rank, out], so both are transposed. Nothing is rescaled: PEFT
+multiplies by lora_alpha / r, as we do (by lora_alpha / sqrt(r) with `use_rslora`, which is read as a larger alpha).
+"""
+
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+from safetensors import SafetensorError, safe_open
+from safetensors import numpy as safetensors
+
+from pixelis_jax.metrics.files import atomic_write
+from pixelis_jax.models import weights
+from pixelis_jax.models.lora import DECODER_TARGETS, LoraConfig
+from pixelis_jax.types import UserError
+
+PyTree = Any
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_FACTORS = {"lora_A": "a", "lora_B": "b"}
+_CONVOLUTION = "visual/patch_embed"  # PEFT gives convolutions factors of other shapes
+
+# Fields of PEFT's LoraConfig that do not change what a finished adapter computes. Every other field must be off.
+_WITHOUT_EFFECT = frozenset(
+    """auto_mapping base_model_name_or_path inference_mode lora_dropout megatron_core peft_type peft_version
+    qalora_group_size revision runtime_config task_type layers_pattern layers_to_transform exclude_modules
+    target_modules r lora_alpha use_rslora bias init_lora_weights eva_config""".split()
+)
+_PLAIN_INITS = (True, False, "gaussian", "eva", "orthogonal")  # others change the base's weights too
+
+
+def save(directory: Path, adapter: PyTree, *, lora: LoraConfig, base_name: str, dtype: Any = None) -> None:
+    """Write `adapter` so that `peft.PeftModel.from_pretrained` reads it onto the same base.
+
+    `dtype` None keeps f32, which `load` gives back bitwise. Layers are named in full: a short name such as `down_proj`
+    would also match the vision tower. Raises UserError for an adapter of another rank than `lora.rank`, for one on the
+    patch embedding, and on a full disk.
+    """
+    tensors, modules = {}, []
+    parts = {ours: theirs for theirs, ours in _FACTORS.items()}
+    for path, leaf in sorted(traverse_util.flatten_dict(adapter).items()):
+        layer, factor = "/".join(path[:-1]), path[-1]
+        if layer == _CONVOLUTION:
+            raise UserError(f"{_CONVOLUTION} is a convolution in PEFT; leave it out of lora.targets")
+        if leaf.shape[1 if factor == "a" else 0] != lora.rank:
+            raise UserError(f"lora.rank is {lora.rank}, but {layer}/{factor} has shape {list(leaf.shape)}")
+        name, _ = _names(layer)
+        modules.append(name)
+        value = np.asarray(leaf if dtype is None else leaf.astype(dtype)).T
+        tensors[f"{_PREFIX}{name}.{parts[factor]}.weight"] = np.ascontiguousarray(value)
+    directory.mkdir(parents=True, exist_ok=True)
+    atomic_write(directory / WEIGHTS, safetensors.save(tensors, metadata={"format": "pt"}))
+    config = {
+        "base_model_name_or_path": base_name,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "lora_alpha": int(lora.alpha) if float(lora.alpha).is_integer() else lora.alpha,
+        "lora_dropout": 0.0,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": lora.rank,
+        "target_modules": sorted(set(modules), key=_natural),
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+    }
+    atomic_write(directory / CONFIG, json.dumps(config, indent=2) + "\n")
+
+
+def load(directory: Path, params: PyTree) -> tuple[PyTree, LoraConfig]:
+    """(adapter, its LoraConfig) of a PEFT directory for the base `params` (arrays or `jax.ShapeDtypeStruct`).
+
+    Leaves are f32. The config's `targets` select exactly the layers that the file holds. Raises UserError for a
+    missing, truncated or foreign file, a kind of adapter that computes something else, a rank or a base that does not
+    fit, target modules the base does not have, and keys that are missing or too many.
+    """
+    config = read_config(directory)
+    kernels = {
+        "/".join(path[:-1]): leaf.shape
+        for path, leaf in traverse_util.flatten_dict(params).items()
+        if path[-1] == "kernel" and "/".join(path[:-1]) != _CONVOLUTION
+    }
+    rank, file = config["r"], directory / WEIGHTS
+    found: dict[tuple[str, ...], Any] = {}
+    for key, read in _tensors(file):
+        layer, factor = _place(key)
+        if layer not in kernels:
+            raise UserError(f"{file}: key {key!r} has no linear layer in this base model; was it made for another one?")
+        value = read()
+        width, features = kernels[layer]
+        wanted = (rank, width) if factor == "a" else (features, rank)
+        if value.shape != wanted:
+            own = value.shape[0 if factor == "a" else -1]
+            reason = f"{CONFIG} says rank {rank}" if own != rank else "it was made for another base model"
+            raise UserError(f"{file}: key {key!r} has shape {list(value.shape)} in place of {list(wanted)}; {reason}")
+        found[(*layer.split("/"), factor)] = jnp.asarray(value.T, jnp.float32)
+    layers = {"/".join(path[:-1]) for path in found}
+    _check_complete(file, config, layers=_selected(directory, config, kernels), found=set(found))
+    alpha = config["lora_alpha"] * (math.sqrt(rank) if config.get("use_rslora") else 1.0)
+    lora = LoraConfig(rank=rank, alpha=float(alpha), targets=_patterns(layers, kernels))
+    return traverse_util.unflatten_dict(found), lora
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """`adapter_config.json` of a directory, refused where it asks for what a plain LoRA does not compute."""
+    file = directory / CONFIG
+    if not file.is_file():
+        raise UserError(f"{file}: not there; give a directory that PEFT or pixelis_jax.export wrote")
+    try:
+        config = json.loads(file.read_text())
+    except ValueError as error:
+        raise UserError(f"{file}: not valid JSON ({error}); copy it again") from None
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        kind = config.get("peft_type") if isinstance(config, dict) else None
+        raise UserError(f"{file}: peft_type is {kind!r}; only 'LORA' can be read")
+    for name in ("r", "lora_alpha", "target_modules"):
+        if not config.get(name):
+            raise UserError(f"{file}: {name} is missing; copy the file again")
+    if not isinstance(config["r"], int) or not isinstance(config["lora_alpha"], int | float):
+        raise UserError(f"{file}: r must be an integer and lora_alpha a number")
+    off = [name for name, value in config.items() if value and name not in _WITHOUT_EFFECT]
+    if config.get("bias", "none") != "none":
+        off.append("bias")
+    if config.get("init_lora_weights", True) not in _PLAIN_INITS:
+        off.append("init_lora_weights")
+    if off:
+        raise UserError(
+            f"{file}: {off[0]} is {config[off[0]]!r}, which this program does not compute; merge it with PEFT"
+        )
+    return config
+
+
+def _names(layer: str) -> tuple[str, str]:
+    """Our layer path -> the module's name in `transformers`, and the one it had before version 4.52."""
+    older = weights.from_path(layer + "/kernel")[0].removesuffix(".weight")
+    newer = re.sub(r"^model\.", "model.language_model.", older) if older.startswith("model.") else "model." + older
+    return newer, older
+
+
+def _place(key: str) -> tuple[str, str]:
+    """(our layer path, "a" or "b") of a PEFT key; ("", "") where it is none of ours."""
+    match = re.fullmatch(re.escape(_PREFIX) + r"(.+)\.(lora_[AB])\.weight", key)
+    target = weights.to_path(match[1] + ".weight") if match else None
+    if match is None or target is None or not target[0].endswith("/kernel"):
+        return "", ""
+    return target[0].removesuffix("/kernel"), _FACTORS[match[2]]
+
+
+def _tensors(file: Path) -> Iterable[tuple[str, Callable[[], Any]]]:
+    if not file.is_file():
+        raise UserError(f"{file}: not there; it belongs beside {CONFIG}")
+    try:
+        with safe_open(file, framework="flax") as handle:
+            for key in handle.keys():  # noqa: SIM118  safe_open is no mapping
+                yield key, functools.partial(handle.get_tensor, key)
+    except SafetensorError as error:
+        raise UserError(f"{file}: truncated or not safetensors ({error}); copy it again") from None
+
+
+def _selected(directory: Path, config: Mapping[str, Any], layers: Iterable[str]) -> set[str]:
+    """Layers of the base that the config's `target_modules` choose, by PEFT's rules."""
+    names = {layer: _names(layer) for layer in layers}
+
+    def having(targets: str | list[str]) -> set[str]:
+        return {layer for layer in names if any(_matches(name, targets) for name in names[layer])}
+
+    targets = config["target_modules"]
+    for target in targets if isinstance(targets, list) else [targets]:
+        if not having(targets if isinstance(targets, str) else [target]):
+            known = ", ".join(sorted({newer.rpartition(".")[2] for newer, _ in names.values()}))
+            raise UserError(f"{directory / CONFIG}: target module {target!r} is not in this base model; it has {known}")
+    chosen = having(targets) - having(config.get("exclude_modules") or [])
+    indices = config.get("layers_to_transform")
+    if indices is not None:
+        allowed = {indices} if isinstance(indices, int) else set(indices)
+        chosen = {layer for layer in chosen if (m := re.search(r"_(\d+)/", layer)) and int(m[1]) in allowed}
+    return chosen
+
+
+def _matches(name: str, targets: str | list[str]) -> bool:
+    """A text is a regular expression for the whole name (or `all-linear`), a list holds names or ends of names."""
+    if isinstance(targets, str):
+        return targets == "all-linear" or re.fullmatch(targets, name) is not None
+    return any(name == target or name.endswith("." + target) for target in targets)
+
+
+def _check_complete(file: Path, config: Mapping[str, Any], *, layers: set[str], found: set[tuple[str, ...]]) -> None:
+    wanted = {(*layer.split("/"), factor) for layer in layers for factor in _FACTORS.values()}
+    for path in sorted(wanted - found):
+        raise UserError(f"{file}: {'/'.join(path)} is missing, which {CONFIG} asks for; copy the file again")
+    for path in sorted(found - wanted):
+        raise UserError(f"{file}: {'/'.join(path)} is there, but target_modules in {CONFIG} do not name it")
+
+
+def _patterns(layers: set[str], kernels: Iterable[str]) -> tuple[str, ...]:
+    """`LoraConfig.targets` that choose exactly `layers`: one a layer name where that is exact, else one a layer."""
+    ends = {(layer.partition("/")[0], layer.rpartition("/")[2]) for layer in layers}
+    order = {name: i for i, name in enumerate(DECODER_TARGETS)}
+    short = [f"{top}/.*/{name}" for top, name in sorted(ends, key=lambda e: (e[0], order.get(e[1], len(order)), e[1]))]
+    if {k for k in kernels if any(re.search(p, k) for p in short)} == layers:
+        return tuple(short)
+    return tuple(f"^{re.escape(layer)}$" for layer in sorted(layers, key=_natural))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sort key in which layer 10 comes after layer 9."""
+    return [(int(p), "") if p.isdecimal() else (-1, p) for p in re.split(r"(\d+)", name)]
