@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pixelis_jax"
 LEVELS = (
     ("types", "masked", "update"),
-    ("metrics",),
+    ("metrics", "cli"),
     ("parallel",),
     ("models",),
     ("tools",),

@@ -1,0 +1,98 @@
+"""How every command ends: one line for what the user can mend, a traceback only for what we have to.
+
+Imports jax only where an error of its kind may have come up, so that `--help` is quick.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from pixelis_jax.metrics.files import FULL_DISK
+
+OK, USER_ERROR, OUT_OF_MEMORY, INTERRUPTED, CLOSED_PIPE = 0, 2, 3, 128 + signal.SIGINT, 128 + signal.SIGPIPE
+
+TRAINING_REMEDY = (
+    "lower rollout.prompts, rollout.group_size, sampling.context_tokens or image.max_pixels, or raise"
+    " optimizer.micro_batches (each as --config.NAME=VALUE)"
+)
+
+
+def run_cli(main: Callable[[], int | None], *, memory_remedy: str = TRAINING_REMEDY) -> NoReturn:
+    """Ends the process with the exit code of `main`: 0, or what `exit_code` says.
+
+    `memory_remedy` tells the user what to do when memory runs out.
+    """
+    sys.exit(exit_code(main, memory_remedy=memory_remedy))
+
+
+def exit_code(main: Callable[[], int | None], *, memory_remedy: str = TRAINING_REMEDY) -> int:
+    """Runs `main` and turns errors that are not ours into one line on stderr.
+
+    2 for a UserError, a full disk and a file that may not be read or written; 3 for memory of host or device; 130 for
+    Ctrl-C. Other errors pass with their traceback.
+    """
+    try:
+        return main() or OK
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader of a pipe has gone (`... | head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
+    except Exception as error:
+        found = _explain(error, memory_remedy)
+        if found is None:
+            raise
+        return _say(*found)
+
+
+def _explain(error: Exception, memory_remedy: str) -> tuple[str, int] | None:
+    """(message, exit code) of an error that the user can do something about."""
+    if _is_user_error(error):
+        return str(error), USER_ERROR
+    full = isinstance(error, OSError) and error.errno in FULL_DISK
+    if full or "No space left on device" in str(error):
+        return f"{_file_of(error) or error}: the disk is full; free some space, then run it again", USER_ERROR
+    if isinstance(error, PermissionError) and _file_of(error):
+        return f"{_file_of(error)}: {error.strerror}; change its permissions or name another place", USER_ERROR
+    if isinstance(error, MemoryError):
+        return f"out of memory; {memory_remedy}", OUT_OF_MEMORY
+    if _is_device_error(error) and any(
+        s in str(error) for s in ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY", "ut of memory")
+    ):
+        return f"out of device memory ({_first_line(error)}); {memory_remedy}", OUT_OF_MEMORY
+    return None
+
+
+def _is_user_error(error: Exception) -> bool:
+    from pixelis_jax.types import UserError  # here, since it loads jax
+
+    return isinstance(error, UserError)
+
+
+def _is_device_error(error: Exception) -> bool:
+    import jax
+
+    return isinstance(error, jax.errors.JaxRuntimeError)
+
+
+def _file_of(error: Exception) -> str | None:
+    name = error.filename if isinstance(error, OSError) else None
+    return os.fsdecode(name) if isinstance(name, str | bytes) else None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:200]
+
+
+def _say(message: str, code: int) -> int:
+    print(f"{program()}: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    return code
+
+
+def program() -> str:
+    """What the user called: `pixelis_jax.export` for `python -m pixelis_jax.export`, else the script's name."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).name

@@ -1,0 +1,75 @@
+import errno
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from pixelis_jax import cli
+from pixelis_jax.types import UserError
+
+
+def ending(error: BaseException | None, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """(exit code, stderr) of a command that raises `error`."""
+
+    def main() -> None:
+        if error is not None:
+            raise error
+
+    code = cli.exit_code(main)
+    return code, capsys.readouterr().err
+
+
+def test_success_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ending(None, capsys) == (0, "")
+    assert cli.exit_code(lambda: 5) == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (UserError("lora.rank 0:\n  must be at least 1"), 2, [": lora.rank 0: must be at least 1"]),
+        (KeyboardInterrupt(), 130, ["interrupted"]),
+        (MemoryError(), 3, ["out of memory", "rollout.prompts", "optimizer.micro_batches"]),
+        (
+            jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nAllocator report"),
+            3,
+            ["allocating 9 bytes", "rollout.group_size", "sampling.context_tokens", "image.max_pixels"],
+        ),
+        (OSError(errno.ENOSPC, "No space left on device", "a/b.jsonl"), 2, ["a/b.jsonl: the disk is full"]),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: x: No space left on device"), 2, ["the disk is full"]),
+        (PermissionError(errno.EACCES, "Permission denied", "/runs"), 2, ["/runs: Permission denied"]),
+    ],
+)  # fmt: skip
+def test_what_the_user_can_mend_is_one_line(error, code, words, capsys: pytest.CaptureFixture[str]) -> None:
+    got, text = ending(error, capsys)
+    assert got == code and text.count("\n") == 1
+    assert text.startswith(f"{cli.program()}: ") and all(word in text for word in words)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("ours"), jax.errors.JaxRuntimeError("INTERNAL: ours"), OSError(errno.EIO, "ours")]
+)
+def test_our_own_faults_keep_their_traceback(error: Exception) -> None:
+    def main() -> None:
+        raise error
+
+    with pytest.raises(type(error), match="ours"):
+        cli.exit_code(main)
+
+
+def test_a_real_allocation_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.exit_code(lambda: jax.numpy.zeros(2**48).block_until_ready() and None, memory_remedy="use less")
+    assert code == 3 and capsys.readouterr().err.endswith("use less\n")
+
+
+def test_the_wrapper_exits_and_loads_no_jax() -> None:
+    program = "import sys; from pixelis_jax.cli import run_cli\nrun_cli(lambda: 7 if 'jax' not in sys.modules else 1)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 7
+
+
+def test_a_closed_pipe_is_silent() -> None:
+    talk = "[print('x' * 100, flush=True) for _ in range(9999)]"
+    program = f"from pixelis_jax.cli import run_cli; run_cli(lambda: {talk} and None)"
+    done = subprocess.run(f'{sys.executable} -c "{program}" | head -1', shell=True, capture_output=True, text=True)
+    assert done.stdout == "x" * 100 + "\n" and done.stderr == ""
