@@ -247,7 +247,7 @@ def test_peft_reads_our_export_and_gives_our_logits(base: Path, tmp_path: Path, 
     reference_peft = pytest.importorskip("peft", reason=REASON)
     from transformers import Qwen2_5_VLForConditionalGeneration
 
-    peft.save(tmp_path, random_adapter(config), lora=config, base_name=str(base))  # a name would be looked up on the hub
+    peft.save(tmp_path, random_adapter(config), lora=config, base_name=str(base))  # a name would go to the hub
     plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(base, dtype="float32").eval()
     without = their_logits(plain)
     model = reference_peft.PeftModel.from_pretrained(plain, tmp_path).eval()

@@ -1,0 +1,62 @@
+"""Opening a user's picture: any still image that Pillow reads, as u8 RGB the way a viewer shows it."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from pixelis_jax.types import UserError
+
+MAX_PIXELS = 2**26  # 67 million: above it a small file may fill the memory
+_DEEP = ("I", "F")  # 32 bits a pixel: no range is agreed on
+
+
+def open_rgb(path: Path | str) -> np.ndarray:
+    """The picture as u8[height, width, 3].
+
+    EXIF rotation is applied; grayscale, palette, CMYK, YCbCr and the like become RGB; transparent parts lie over white;
+    16-bit grayscale keeps its 8 high bits; of an animation the first frame is taken. Raises UserError, one line with
+    the file's name, where it is missing, empty, no image, damaged, or larger than `MAX_PIXELS`.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise UserError(f"{file}: {'is a folder, not an image' if file.is_dir() else 'there is no such file'}")
+    try:
+        if file.stat().st_size == 0:
+            raise UserError(f"{file}: the file is empty; copy it again")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of large images, which are refused here, and of damage, which raises too
+            with Image.open(file) as image:
+                _refuse_size(file, image.size)
+                return _to_rgb(file, ImageOps.exif_transpose(image))
+    except (UserError, MemoryError):
+        raise
+    except PermissionError as error:
+        raise UserError(f"{file}: may not be read ({error.strerror}); change its permissions") from None
+    except UnidentifiedImageError:
+        raise UserError(f"{file}: is not an image that can be read; give a PNG, JPEG, WebP, TIFF, BMP or GIF") from None
+    except Image.DecompressionBombError:
+        raise UserError(f"{file}: has more than {MAX_PIXELS} pixels; scale it down first") from None
+    except Exception as error:  # decoders raise errors of many kinds on damaged files
+        raise UserError(f"{file}: is damaged ({' '.join(str(error).split())}); copy it again") from error
+
+
+def _refuse_size(file: Path, size: tuple[int, int]) -> None:
+    width, height = size
+    if width * height > MAX_PIXELS:
+        raise UserError(f"{file}: {width}x{height} px is more than {MAX_PIXELS} pixels; scale it down first")
+
+
+def _to_rgb(file: Path, image: Image.Image) -> np.ndarray:
+    if image.mode.startswith("I;16"):
+        deep = np.asarray(image).astype(np.uint16)
+        return np.repeat((deep >> 8).astype(np.uint8)[..., None], 3, axis=2)
+    if image.mode in _DEEP:
+        raise UserError(
+            f"{file}: 32 bits a pixel (mode {image.mode}) can't be shown as they are; save it with 8 or 16 bits"
+        )
+    if image.has_transparency_data:
+        over = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", over.size, "white"), over)
+    return np.array(image.convert("RGB"))
