@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from jax.experimental import multihost_utils
@@ -86,19 +87,34 @@ class Checkpoints:
         count may differ from that of the save. Raises UserError for a named step that is not there, a corrupt step, and
         a state of another shape.
         """
-        for path in self.half_written():
-            logging.warning("%s is half-written (the job was killed while saving); skipping it", path)
-        whole = self.steps()
-        if step is None and not whole:
+        chosen = self._choose(step)
+        if chosen is None:
             return None
-        chosen = whole[-1] if step is None else step
-        if chosen not in whole:
-            raise UserError(f"{self.directory} has no whole step {chosen}; restore_step can be one of {whole}")
         manifest = self._verify(chosen)
         self._check_tree(chosen, manifest["tree"], state_like)
         items = ocp.args.Composite(state=ocp.args.StandardRestore(_abstract(state_like)), host=ocp.args.JsonRestore())
         restored = self._orbax().restore(chosen, args=items)
         return chosen, restored.state, restored.host
+
+    def restore_part(self, name: str, step: int | None = None) -> tuple[int, PyTree, dict[str, Any]] | None:
+        """(step, the state's field `name` as NumPy arrays, host), for readers that know no shapes; else as `restore`.
+
+        Only that field is read from the disk into memory; sequences in it come back as lists.
+        """
+        chosen = self._choose(step)
+        if chosen is None:
+            return None
+        self._verify(chosen)
+        item, handler = self.directory / str(chosen) / "state", ocp.PyTreeCheckpointHandler()
+        saved = handler.metadata(item).tree
+        if name not in saved:
+            raise UserError(f"{item} has no {name!r}; it holds {', '.join(sorted(saved))}")
+        like = {name: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), saved[name])}
+        how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), like)
+        arguments = ocp.args.PyTreeRestore(like, restore_args=how, partial_restore=True)
+        part = handler.restore(item, args=arguments)[name]
+        host = self._orbax().restore(chosen, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host
+        return chosen, part, host
 
     def resume_from(self, step: int | None) -> None:
         """The training goes on from `step` (None: from nothing): half-written steps are removed, later ones set aside.
@@ -129,6 +145,17 @@ class Checkpoints:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _choose(self, step: int | None) -> int | None:
+        """The named whole step, or the last one; None where there is none yet."""
+        for path in self.half_written():
+            logging.warning("%s is half-written (the job was killed while saving); skipping it", path)
+        whole = self.steps()
+        if step is None:
+            return whole[-1] if whole else None
+        if step not in whole:
+            raise UserError(f"{self.directory} has no whole step {step}; restore_step can be one of {whole}")
+        return step
 
     def _orbax(self) -> ocp.CheckpointManager:
         if self._manager is None:

@@ -56,6 +56,21 @@ def test_an_abstract_tree_serves_as_well_and_a_step_can_be_named(tmp_path: Path)
     assert step == 1 and bits(state) == bits(make_state(1))
 
 
+def test_one_field_is_read_without_knowing_the_others(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2).close()
+    step, lora, host = Checkpoints(tmp_path).restore_part("lora", 1)
+    assert step == 1 and host == HOST | {"step": 1}
+    assert bits(lora) == bits(make_state(1)["lora"]) and all(type(x) is np.ndarray for x in jax.tree.leaves(lora))
+    assert Checkpoints(tmp_path).restore_part("lora")[0] == 2
+    assert Checkpoints(tmp_path / "other").restore_part("lora") is None
+    with pytest.raises(UserError, match="no 'adapter'; it holds key, lora, opt, step"):
+        Checkpoints(tmp_path).restore_part("adapter")
+    corrupt = next((tmp_path / "checkpoints" / "2" / "state").rglob("*"))
+    shutil.rmtree(corrupt) if corrupt.is_dir() else corrupt.unlink()
+    with pytest.raises(UserError, match="is corrupt"):
+        Checkpoints(tmp_path).restore_part("lora")
+
+
 def test_nothing_saved_is_none_and_an_unknown_step_is_an_error(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path).restore(make_state(0)) is None
     with pytest.raises(UserError, match=r"no whole step 7; restore_step can be one of \[1, 2\]"):
