@@ -1,8 +1,10 @@
 """What the parity tests and the golden files share: a random small model and inputs of awkward shapes."""
 
+import json
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from pixelis_jax.models import config as model_config
 from pixelis_jax.models import image_processor
@@ -78,3 +80,34 @@ def token_batch(case: str) -> tuple[TokenBatch, ImageBatch]:
 
 def config_json() -> dict:
     return model_config.to_json(small_config())
+
+
+def random_weights(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """int8 weights a key, multiples of 1 / 512: exact in every format, and the same wherever they are read."""
+    generator = np.random.default_rng(23)
+    return {key: generator.integers(-50, 51, shape).astype(np.int8) for key, shape in sorted(shapes.items())}
+
+
+def floats(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """f32 weights of their int8 form; norms are around 1."""
+    return {
+        key: value.astype(np.float32) / 512 + (1.0 if value.ndim == 1 and key.endswith("weight") else 0.0)
+        for key, value in weights.items()
+    }
+
+
+def write_directory(directory: Path, weights: dict[str, np.ndarray]) -> None:
+    """A checkpoint directory (config and weights) of the small model."""
+    (directory / "config.json").write_text(json.dumps(config_json()))
+    save_file(
+        {key: np.ascontiguousarray(value) for key, value in floats(weights).items()}, directory / "model.safetensors"
+    )
+
+
+def left_padded(rows: list[Row], length: int) -> TokenBatch:
+    """Like `pad_rows`, with the padding on the left."""
+    batch = pad_rows(rows, length=length, pad=PAD)
+    for i, row in enumerate(rows):
+        for leaf in (batch.tokens, batch.valid, batch.policy, batch.positions, batch.image_index):
+            leaf[i] = np.roll(leaf[i], length - len(row), axis=-1)
+    return batch
