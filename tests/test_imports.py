@@ -17,7 +17,7 @@ LEVELS = (
     ("rewards",),
     ("algorithms",),
     ("curriculum",),
-    ("checkpoints", "config", "workdir", "evaluation", "tiny", "train_step"),
+    ("checkpoints", "config", "workdir", "adapters", "evaluation", "tiny", "train_step"),
     ("train",),
     ("main", "cota", "export", "plan", "predict", "analyze"),
 )
