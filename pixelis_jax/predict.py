@@ -1,0 +1,213 @@
+"""One question about one picture, answered with the tool dialogue shown.
+
+python -m pixelis_jax.predict --workdir=runs/rft --image=photo.jpg --question="Which digit is in the blue square?"
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pixelis_jax.cli import run_cli
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pixelis_jax.adapters import Trained
+    from pixelis_jax.models.policy import Policy
+    from pixelis_jax.types import Trajectory, Turn
+
+MEMORY_REMEDY = "use a smaller model or lower --context_tokens"
+_COLORS = {"thought": "2", "call": "36", "observation": "33", "answer": "1;32", "refused": "31", "turn": "1"}
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Command line, see --help."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pixelis_jax.predict", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument(
+        "--model", help="pixelis-tiny or a model folder (default: the adapter's base, else pixelis-tiny)"
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--adapter", type=Path, help="PEFT directory")
+    source.add_argument("--workdir", type=Path, help="folder of a training run: its last checkpoint's adapter")
+    parser.add_argument("--image", type=Path, required=True)
+    parser.add_argument("--question", required=True)
+    parser.add_argument("--temperature", type=_not_negative, default=0.0, help="0: the most likely token (default)")
+    parser.add_argument("--seed", type=_seed, default=0, help="of the sampling, where temperature is above 0")
+    parser.add_argument("--max_turns", type=_positive, default=4, help="assistant turns")
+    parser.add_argument("--max_new_tokens", type=_positive, help="tokens a turn (default: as in training, else 512)")
+    parser.add_argument("--context_tokens", type=_positive, help="of the dialogue (default: as in training, else 8192)")
+    parser.add_argument("--save_images", type=Path, help="folder for the picture and what the tools returned")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Loads, asks, prints the dialogue turn by turn."""
+    args = parse(sys.argv[1:] if arguments is None else arguments)
+    from pixelis_jax import adapters  # here, since these load jax, which --help does without
+    from pixelis_jax.data.images import open_rgb
+    from pixelis_jax.models import policy as policies
+
+    image = open_rgb(args.image)
+    source = args.adapter or args.workdir
+    trained = adapters.read(source, base_name=args.model) if source else None
+    name = trained.base_name if trained else args.model or "pixelis-tiny"
+    settings = trained.settings if trained else adapters.settings_of(policies.resolve(name), name=name)
+    overview, crop = _budgets(settings.get("image"))
+    scale = trained.lora.scale if trained else 1.0
+    policy = policies.load(name, lora_scale=scale, overview=overview, crop=crop)
+    trajectory = ask(policy, trained, image, args, settings.get("sampling", {}))
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    print(f"model {name}" + (f" with the adapter of {trained.origin}" if trained else ""))
+    for line in dialogue(trajectory, policy, name=args.image.name, color=color):
+        print(line, flush=True)
+    if args.save_images:
+        save_images(args.save_images, trajectory.images)
+
+
+def ask(
+    policy: "Policy", trained: "Trained | None", image: "np.ndarray", args: argparse.Namespace, limits: dict[str, Any]
+) -> "Trajectory":
+    """The rollout of one question. Raises UserError where picture and question do not fit the model."""
+    from pixelis_jax.rollout import RolloutConfig, SamplingConfig
+    from pixelis_jax.rollout.sample import Sampler
+    from pixelis_jax.tools import TOOLS
+    from pixelis_jax.types import Task
+
+    sampling = SamplingConfig(
+        temperature=args.temperature,
+        max_new_tokens=args.max_new_tokens or limits.get("max_new_tokens", 512),
+        context_tokens=args.context_tokens or limits.get("context_tokens", 8192),
+    )
+    _check(policy, image, args, sampling.context_tokens)
+    sampler = Sampler(policy, RolloutConfig(sampling=sampling, max_turns=args.max_turns), tools=TOOLS)
+    task = Task("predict", 0, "predict", args.question, (image,), answer="")
+    return sampler([task], lora=trained.adapter if trained else None, seed=args.seed, step=0).trajectories[0]
+
+
+def _check(policy: "Policy", image: "np.ndarray", args: argparse.Namespace, context_tokens: int) -> None:
+    from pixelis_jax.models.processor import Placed
+    from pixelis_jax.models.rows import Row
+    from pixelis_jax.tools import TOOLS, schemas
+    from pixelis_jax.types import UserError
+
+    processor = policy.processor
+    if not args.question.strip():
+        raise UserError("--question is empty; ask something")
+    for token in processor.tokenizer.get_added_tokens_decoder().values():
+        if token.special and token.content in args.question:
+            raise UserError(f"--question contains the control token {token.content}; leave it out")
+    try:
+        size = processor.fit_overview(*image.shape[:2])
+    except UserError as error:
+        raise UserError(f"{args.image}: {error}") from None
+    height, width = image.shape[:2]
+    if min(height, width) < policy.model.config.vision.factor:
+        note = f"{args.image} has only {width}x{height} px; it is enlarged to {size[1]}x{size[0]}, which adds no detail"
+        print(f"note: {note}", file=sys.stderr)
+    row = Row()
+    processor.append_prompt(row, args.question, [Placed(size, 0)], schemas(TOOLS))
+    if len(row) >= context_tokens:
+        raise UserError(
+            f"picture and question take {len(row)} tokens ({processor.image_tokens(size)} of them the picture) and the"
+            f" dialogue has {context_tokens}; raise --context_tokens, or shorten the question"
+        )
+
+
+def dialogue(trajectory: "Trajectory", policy: "Policy", *, name: str, color: bool) -> Iterator[str]:
+    """Lines that show a rollout: thought, call, observation with sizes, answer."""
+    first = trajectory.images[0]
+    seen = policy.processor.fit_overview(*first.shape[:2])
+    yield f"image 1: {name}, {_size(first.shape)} px, seen as {_size(seen)} px"
+    yield f"question: {_clean(trajectory.task.question)}"
+    for number, turn in enumerate(trajectory.turns, start=1):
+        yield _paint(f"turn {number}", "turn", color)
+        for label, text in _parts(turn, policy):
+            yield _paint(f"  {label:<12}{_clean(text)}", label, color)
+    ends = {"answered": "answered", "over_turn": "no answer: the turn or context limit was reached"}
+    yield f"end: {ends.get(trajectory.status, 'no answer: the last turn was cut at --max_new_tokens')}"
+
+
+def _parts(turn: "Turn", policy: "Policy") -> Iterator[tuple[str, str]]:
+    if turn.thought:
+        yield "thought", turn.thought
+    if turn.call is not None:
+        yield "call", f"{turn.call.name} {json.dumps(dict(turn.call.arguments), ensure_ascii=False)}"
+    if turn.error is not None:
+        yield "refused", f"{turn.error}: {turn.text}"
+    if turn.observation is not None:
+        sizes, image = "", turn.observation.image
+        if image is not None:
+            seen = policy.processor.fit_crop(*image.shape[:2])
+            sizes = f" ({_size(image.shape)} px of the original, seen as {_size(seen)} px)"
+        yield "observation", turn.observation.text + sizes
+    if turn.answer is not None:
+        yield "answer", turn.answer
+
+
+def save_images(directory: Path, images: "Sequence[np.ndarray]") -> None:
+    """`image_1.png` is the picture, the others are what the tools returned, at full resolution."""
+    from pixelis_jax.metrics.files import atomic_write
+    from pixelis_jax.metrics.writer import png
+    from pixelis_jax.types import UserError
+
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"--save_images={directory} is a file; name a folder")
+    for number, image in enumerate(images, start=1):
+        atomic_write(directory / f"image_{number}.png", png(image))
+    print(f"images: {len(images)} in {directory}")
+
+
+def _budgets(image: dict[str, int] | None) -> tuple[Any, Any]:
+    """(overview, crop) pixel budgets of a run; (None, None) takes the model directory's own."""
+    from pixelis_jax.models.image_processor import PixelBudget
+
+    if image is None:
+        return None, None
+    return (
+        PixelBudget(image["min_pixels"], image["max_pixels"]),
+        PixelBudget(image["crop_min_pixels"], image["crop_max_pixels"]),
+    )
+
+
+def _clean(text: str) -> str:
+    """One line without control characters: a model's text must not steer the terminal."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
+
+
+def _paint(text: str, part: str, color: bool) -> str:
+    return f"\x1b[{_COLORS[part]}m{text}\x1b[0m" if color else text
+
+
+def _size(shape: Sequence[int]) -> str:
+    return f"{shape[1]}x{shape[0]}"
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"{value} is not in 0 .. 2**32 - 1")
+    return value
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more")
+    return value
+
+
+if __name__ == "__main__":
+    run_cli(main, memory_remedy=MEMORY_REMEDY)

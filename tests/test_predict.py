@@ -1,0 +1,165 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_model
+from PIL import Image
+
+from pixelis_jax import export, predict
+from pixelis_jax.models import policy
+from pixelis_jax.types import Observation, Task, ToolCall, Trajectory, Turn, UserError
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_model.write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 120, 3), dtype=np.uint8)).save(tmp_path / "p.png")
+    return tmp_path / "p.png"
+
+
+def run(model: Path, image: Path, *more: str) -> None:
+    predict.main([f"--model={model}", f"--image={image}", "--question=which digit?", "--max_new_tokens=4", *more])
+
+
+def trajectory(*turns: Turn, status: str = "answered") -> Trajectory:
+    image = np.zeros((90, 120, 3), np.uint8)
+    images = (image, *(t.observation.image for t in turns if t.observation and t.observation.image is not None))
+    none = np.zeros(0, np.int32)
+    task = Task("t", 0, "k", "which digit?", (image,), "7")
+    arrays = {name: none for name in ("tokens", "policy", "positions", "logp", "turn_of", "image_index")}
+    return Trajectory(task=task, sample=0, turns=turns, images=images, embeddings=none, status=status, **arrays)
+
+
+CALL = ToolCall("ZOOM_IN", {"bbox_2d": [10, 20, 40, 50]})
+CROP = Observation("Image 2, 56x56, 2.0x", image=np.zeros((31, 33, 3), np.uint8))
+
+
+def lines(model: Path, *turns: Turn, color: bool = False, status: str = "answered") -> list[str]:
+    loaded = policy.load(str(model))
+    return list(predict.dialogue(trajectory(*turns, status=status), loaded, name="p.png", color=color))
+
+
+def test_the_dialogue_is_shown_turn_by_turn(model: Path) -> None:
+    turns = (Turn("", "closer", call=CALL, observation=CROP), Turn("", "it is a 7", answer="7"))
+    assert lines(model, *turns) == [
+        "image 1: p.png, 120x90 px, seen as 112x84 px",
+        "question: which digit?",
+        "turn 1",
+        "  thought     closer",
+        '  call        ZOOM_IN {"bbox_2d": [10, 20, 40, 50]}',
+        "  observation Image 2, 56x56, 2.0x (33x31 px of the original, seen as 84x56 px)",
+        "turn 2",
+        "  thought     it is a 7",
+        "  answer      7",
+        "end: answered",
+    ]
+
+
+def test_a_refused_turn_and_control_characters_are_harmless(model: Path) -> None:
+    shown = lines(model, Turn("\x1b[2Jhi\nyou", error="the turn is cut"), status="truncated")
+    assert shown[3:] == [
+        "  refused     the turn is cut: �[2Jhi you",
+        "end: no answer: the last turn was cut at --max_new_tokens",
+    ]
+
+
+def test_color_only_where_asked(model: Path) -> None:
+    turn = Turn("", "a", answer="7")
+    assert "\x1b" not in "".join(lines(model, turn))
+    assert "\x1b[1;32m  answer      7\x1b[0m" in lines(model, turn, color=True)
+
+
+def test_a_whole_dialogue_of_a_base_a_workdir_and_an_export(model: Path, picture: Path, tmp_path: Path, capsys) -> None:
+    workdir = small_model.write_workdir(tmp_path / "rft", model, steps=(2,))
+    export.main([f"--workdir={workdir}", "--to=peft", f"--out={tmp_path / 'a'}"])
+    capsys.readouterr()
+    shown = []
+    for flags in ([], [f"--workdir={workdir}"], [f"--adapter={tmp_path / 'a'}"]):
+        predict.main(
+            [f"--image={picture}", "--question=which digit?", *(flags or [f"--model={model}", "--max_new_tokens=6"])]
+        )
+        shown.append(capsys.readouterr().out.splitlines())
+    assert shown[0][0] == f"model {model}"
+    assert shown[1][0] == f"model {model} with the adapter of step 2 of rft"
+    assert all(s[1] == "image 1: p.png, 120x90 px, seen as 112x84 px" for s in shown)
+    assert shown[1][1:] == shown[2][1:]  # the exported adapter says what the checkpoint says
+    assert shown[0][1:] != shown[1][1:] and shown[0][-1].startswith("end: ")
+
+
+def test_the_seed_makes_the_sample(model: Path, picture: Path, capsys) -> None:
+    shown = []
+    for seed in (1, 1, 2):
+        run(model, picture, "--temperature=1", f"--seed={seed}")
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] != shown[2]
+
+
+def test_images_are_saved(model: Path, picture: Path, tmp_path: Path) -> None:
+    run(model, picture, f"--save_images={tmp_path / 'seen'}")
+    saved = np.asarray(Image.open(tmp_path / "seen" / "image_1.png"))
+    np.testing.assert_array_equal(saved, np.asarray(Image.open(picture)))
+    with pytest.raises(UserError, match="is a file"):
+        run(model, picture, f"--save_images={picture}")
+
+
+def solid(directory: Path, width: int, height: int) -> Path:
+    path = directory / f"{width}x{height}.png"
+    Image.new("RGB", (width, height), "red").save(path)
+    return path
+
+
+def test_very_small_and_extreme_pictures(model: Path, tmp_path: Path, capsys) -> None:
+    run(model, solid(tmp_path, 1, 1))
+    out, err = capsys.readouterr()
+    assert "1x1.png has only 1x1 px; it is enlarged to 56x56" in err and err.count("\n") == 1
+    assert "image 1: 1x1.png, 1x1 px, seen as 56x56 px" in out
+    with pytest.raises(UserError, match=r"201x1\.png: image of 201x1 px: aspect ratio above 200"):
+        run(model, solid(tmp_path, 201, 1))
+    with pytest.raises(UserError, match="raise --context_tokens"):
+        run(model, solid(tmp_path, 56, 56), "--context_tokens=20")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--question= "], "--question is empty"),
+        (["--question=a <|image_pad|> b"], "control token <|image_pad|>"),
+        (["--image=nowhere.png"], "nowhere.png: there is no such file"),
+        (["--adapter=nowhere"], "nowhere is no folder"),
+        (["--model=nowhere"], "not a bundled model"),
+    ],
+)
+def test_bad_input_is_one_line(model: Path, picture: Path, flags: list[str], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        run(model, picture, *flags)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("flag", ["--seed=-1", "--temperature=-1", "--temperature=nan", "--max_turns=0", "--seed=x"])
+def test_bad_numbers_end_with_2(model: Path, picture: Path, flag: str, capsys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(model, picture, flag)
+    assert caught.value.code == 2 and flag.partition("=")[0] in capsys.readouterr().err
+
+
+def test_the_command_by_hand(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.png").touch()
+    command = [sys.executable, "-m", "pixelis_jax.predict", f"--image={tmp_path / 'empty.png'}", "--question=q"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == f"pixelis_jax.predict: {tmp_path / 'empty.png'}: the file is empty; copy it again\n"
+
+
+def test_help_loads_no_jax() -> None:
+    program = (
+        "import sys; from pixelis_jax import predict\n"
+        "try: predict.main(['--help'])\n"
+        "finally: assert 'jax' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
