@@ -26,8 +26,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.image = ml_collections.ConfigDict()
     config.image.min_pixels = 56 * 56  # overview area, px
     config.image.max_pixels = 112 * 112  # overview area, px
-    config.image.crop_min_pixels = 28 * 56  # area of a tool's image, px
-    config.image.crop_max_pixels = 4703  # area of a tool's image, px
+    config.image.crop_min_pixels = 84 * 84  # area of a tool's image, px
+    config.image.crop_max_pixels = 112 * 112  # area of a tool's image, px
 
     config.data = ml_collections.ConfigDict()
     config.data.scenes = 64  # scenes a batch
@@ -35,9 +35,10 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.data.kinds = ("digit", "digit", "text", "text", "counting", "attribute", "listing")  # drawn evenly, repeats included
     config.data.direct_answer_share = 0.0  # of the rows that need a look
     config.data.close_up_share = 0.25  # of the scenes: one shape, readable at once
+    config.data.chart_share = 0.25  # of the other scenes: a chart of characters to read instead
     config.data.box_noise = 0.12  # jitter of the oracle's boxes, share of the box
     config.data.answer_weight = 3.0  # loss weight of the tokens between the answer tags
-    config.data.row_tokens = 144  # tokens a row is padded to
+    config.data.row_tokens = 152  # tokens a row is padded to
     config.data.workers = 15  # processes that make batches ahead; 0: a thread
 
     config.optimizer = ml_collections.ConfigDict()

@@ -17,25 +17,30 @@ from jax import Array
 from pixelis_jax import update as updates
 from pixelis_jax.algorithms import advantages as advantage
 from pixelis_jax.algorithms import grpo, sft
+from pixelis_jax.algorithms.grpo import GRPOConfig, GRPOInputs
 from pixelis_jax.data.demonstrations import DemonstrationBatch
-from pixelis_jax.masked import safe_divide
 from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.rewards import measures, orchestrator
+from pixelis_jax.rewards.orchestrator import RewardConfig, RewardState, Weights
+from pixelis_jax.types import TokenBatch, TrajectoryBatch
 from pixelis_jax.update import Stats
 
 PyTree = Any
+RowNumbers = dict[str, Array]  # name -> f32[B], for trajectories.jsonl
 
 
 @struct.dataclass
 class TrainState:
-    """What training changes: `trainable` is {"params": ...} or {"lora": ...}."""
+    """What training changes: `trainable` is {"params": ...} or {"lora": ...}; `rewards` is None for supervised jobs."""
 
     step: Array  # i32[] optimizer steps taken
     trainable: PyTree
     opt_state: optax.OptState
+    rewards: RewardState | None = None
 
 
-def init_state(trainable: PyTree, tx: optax.GradientTransformation) -> TrainState:
-    return TrainState(jnp.zeros((), jnp.int32), trainable, tx.init(trainable))
+def init_state(trainable: PyTree, tx: optax.GradientTransformation, rewards: RewardState | None = None) -> TrainState:
+    return TrainState(jnp.zeros((), jnp.int32), trainable, tx.init(trainable), rewards)
 
 
 SftStep = Callable[[TrainState, PyTree, DemonstrationBatch], tuple[TrainState, dict[str, Array]]]
@@ -67,7 +72,7 @@ def make_sft_step(model: Qwen2_5_VL, tx: optax.GradientTransformation, *, micro_
         trainable, opt_state, metrics = updates.update(
             loss, state.trainable, state.opt_state, (batch.rows, batch.weights), tx=tx, micro_batches=micro_batches
         )
-        return TrainState(state.step + 1, trainable, opt_state), metrics
+        return state.replace(step=state.step + 1, trainable=trainable, opt_state=opt_state), metrics
 
     return jax.jit(step, donate_argnums=0)
 
@@ -76,3 +81,96 @@ def _answer_stats(logp: Array, policy: Array, weights: Array) -> dict[str, tuple
     """Mean probability of the up-weighted tokens: those between the answer tags."""
     answer = policy & (weights > 1.0)
     return {"sft/answer_prob": (jnp.sum(jnp.exp(logp) * answer), jnp.sum(answer, dtype=jnp.float32))}
+
+
+@dataclasses.dataclass(frozen=True)
+class RLConfig:
+    """Static settings of the RL step. `updates_per_rollout` above 1 makes `score` compute logp_old."""
+
+    rewards: RewardConfig
+    loss: GRPOConfig
+    advantage_scale: advantage.Scale = "batch"
+    temperature: float = 1.0
+    micro_batches: int = 1
+    updates_per_rollout: int = 1
+
+
+@struct.dataclass
+class Scored:
+    """A rollout with everything the loss needs; leading axis B throughout, so that it splits into micro-batches."""
+
+    rows: TokenBatch
+    inputs: GRPOInputs
+
+
+class RLStep:
+    """The jitted RL functions of one model: `score`, `update`, and both in one as `train_step`.
+
+    `weights` (the curriculum's) is static: a component of weight 0 is compiled out of the total, and a new stage is one
+    recompilation. `frozen` is {"params": base}; `reference` the adapter that the KL is measured against (None: the base).
+    """
+
+    def __init__(self, model: Qwen2_5_VL, tx: optax.GradientTransformation, config: RLConfig) -> None:
+        self.model = model
+        self.tx = tx
+        self.config = config
+        self.score = jax.jit(self._score, static_argnames="weights")
+        self.update = jax.jit(self._update, donate_argnames="state")
+        self.train_step = jax.jit(self._train_step, static_argnames="weights", donate_argnames="state")
+
+    def _train_step(
+        self, state: TrainState, frozen: PyTree, reference: PyTree, batch: TrajectoryBatch, *, weights: Weights
+    ) -> tuple[TrainState, dict[str, Array], RowNumbers]:
+        """One whole step; returns the new state, scalars, and per-row numbers for the log."""
+        scored, rewards, metrics, numbers = self._score(state, frozen, reference, batch, weights=weights)
+        state, more = self._update(state, frozen, scored, batch.features)
+        return state.replace(rewards=rewards), metrics | more, numbers
+
+    def _score(
+        self, state: TrainState, frozen: PyTree, reference: PyTree, batch: TrajectoryBatch, *, weights: Weights
+    ) -> tuple[Scored, RewardState, dict[str, Array], RowNumbers]:
+        """Rewards, advantages and the frozen policies' log-probs of a rollout."""
+        assert state.rewards is not None
+        cfg = self.config
+        scores, rewards = orchestrator.score(batch.rewards, state.rewards, config=cfg.rewards, weights=weights)
+        adv = advantage.group_advantages(scores.total, batch.rewards.group, scores.included, scale=cfg.advantage_scale)
+        logp_ref = self._logp(frozen, reference, batch)
+        logp_old = self._logp(frozen, state.trainable["lora"], batch) if cfg.updates_per_rollout > 1 else None
+        inputs = GRPOInputs(
+            policy=batch.rows.policy,
+            advantages=adv.values,
+            included=scores.included,
+            logp_old=logp_old,
+            logp_ref=logp_ref,
+            logp_sampler=batch.logp_sampler,
+            turn_of=batch.turn_of,
+        )
+        stats = measures.reward_stats(scores, batch.rewards).reduce() | measures.tool_stats(batch.rewards).reduce()
+        metrics = stats | measures.tool_counts(batch.rewards) | {
+            "grpo/filtering_rate": adv.filtering_rate,
+            "grpo/uniform_group_share": adv.uniform_share,
+            "skipped/group_of_one": adv.single.astype(jnp.float32),
+            "skipped/excluded_rows": jnp.sum(~scores.included, dtype=jnp.float32),
+        }
+        numbers = {name: scores.raw[name] for name in sorted(scores.raw)} | {"advantage": adv.values}
+        return Scored(batch.rows, inputs), rewards, metrics, numbers
+
+    def _update(
+        self, state: TrainState, frozen: PyTree, scored: Scored, features: Array
+    ) -> tuple[TrainState, dict[str, Array]]:
+        """One optimizer step on a scored rollout."""
+        cfg = self.config
+
+        def loss(trainable: PyTree, part: Scored) -> tuple[tuple[Array, Array], Stats]:
+            out = self.model.apply(frozen | trainable, part.rows, features, temperature=cfg.temperature, method="score")
+            return grpo.grpo_loss(out.logp, out.entropy, part.inputs, cfg.loss)
+
+        trainable, opt_state, metrics = updates.update(
+            loss, state.trainable, state.opt_state, scored, tx=self.tx, micro_batches=cfg.micro_batches
+        )
+        return state.replace(step=state.step + 1, trainable=trainable, opt_state=opt_state), metrics
+
+    def _logp(self, frozen: PyTree, adapter: PyTree, batch: TrajectoryBatch) -> Array:
+        variables = frozen if adapter is None else frozen | {"lora": adapter}
+        out = self.model.apply(variables, batch.rows, batch.features, temperature=self.config.temperature, method="score")
+        return jax.lax.stop_gradient(out.logp)

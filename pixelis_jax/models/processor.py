@@ -122,8 +122,8 @@ def load(directory: Path, config: ModelConfig, *, overview: PixelBudget | None, 
     if not file.exists():
         raise UserError(f"{file}: not there; copy the checkpoint's tokenizer.json")
     tokenizer = Tokenizer.from_file(str(file))
-    own = read_budget(directory / "preprocessor_config.json")
-    return Processor(config, tokenizer, overview=overview or own, crop=crop or overview or own)
+    overview = overview or read_budget(directory / "preprocessor_config.json")
+    return Processor(config, tokenizer, overview=overview, crop=crop or overview)
 
 
 def read_budget(file: Path) -> PixelBudget:

@@ -67,7 +67,9 @@ class VisionTower(nn.Module):
     def __call__(self, images: ImageBatch) -> Array:
         cfg = self.config
         m, w, length = images.valid.shape
-        x = Dense(cfg.hidden_size, dtype=self.dtype, name="patch_embed")(self._normalise(images.patches))
+        x = Dense(cfg.hidden_size, False, self.lora_scale, self.dtype, name="patch_embed")(
+            self._normalise(images.patches)
+        )
         cos, sin = self._rope(images.coords)
         block_cls = nn.remat(VisionBlock) if self.remat else VisionBlock
         for i in range(cfg.depth):

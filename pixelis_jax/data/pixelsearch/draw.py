@@ -14,7 +14,7 @@ def render(scene: Scene) -> np.ndarray:
     canvas = _background(scene)
     for shape in scene.shapes:
         _draw_shape(canvas, shape)
-        _draw_content(canvas, shape.content, ink=_WHITE if _luma(shape.rgb) < 128 else _BLACK)
+        draw_content(canvas, shape.content, ink=ink_on(shape.rgb))
     return canvas
 
 
@@ -92,12 +92,18 @@ def _draw_shape(canvas: np.ndarray, shape: Shape) -> None:
     for dy, dx in ((0, edge), (2 * edge, edge), (edge, 0), (edge, 2 * edge)):
         inner &= padded[dy : dy + side, dx : dx + side]
     target = canvas[y1:y2, x1:x2]
-    outline = _WHITE if _luma(shape.rgb) < 128 else _BLACK
+    outline = ink_on(shape.rgb)
     np.copyto(target, np.uint8(outline), where=mask[..., None])
     np.copyto(target, np.array(shape.rgb, np.uint8), where=inner[..., None])
 
 
-def _draw_content(canvas: np.ndarray, content: Content, *, ink: int) -> None:
+def ink_on(rgb: tuple[int, int, int]) -> int:
+    """White on dark colours, black on light ones."""
+    return _WHITE if _luma(rgb) < 128 else _BLACK
+
+
+def draw_content(canvas: np.ndarray, content: Content, *, ink: int) -> None:
+    """Draws a digit or a text code in place; all of it has to lie inside the canvas u8[height, width, 3]."""
     if content.kind == "digit":
         source = assets.digits()[0][content.digit_image]
     else:

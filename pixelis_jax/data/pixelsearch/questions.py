@@ -19,6 +19,7 @@ KINDS: dict[str, str] = {
     "counting": "object_counting",
     "attribute": "attribute_recognition",
     "listing": "relationship_detection",
+    "reading": "text_extraction",
 }
 TASK_KINDS: tuple[str, ...] = ("digit", "text", "counting", "attribute")  # what RL and evaluation ask
 
