@@ -1,0 +1,71 @@
+import json
+
+import pytest
+import reference
+
+from pixelis_jax.models import config as model_config
+from pixelis_jax.types import UserError
+
+
+def read(tmp_path, raw):
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    return model_config.from_json(tmp_path / "config.json")
+
+
+def test_round_trip(tmp_path):
+    assert read(tmp_path, reference.config_json()) == reference.small_config()
+
+
+def test_the_published_3b_layout_before_transformers_5(tmp_path):
+    """The decoder's fields at the top level, as in Qwen2.5-VL-3B-Instruct's config.json."""
+    raw = {
+        "architectures": ["Qwen2_5_VLForConditionalGeneration"], "attention_dropout": 0.0, "bos_token_id": 151643,
+        "eos_token_id": 151645, "vision_start_token_id": 151652, "vision_end_token_id": 151653,
+        "vision_token_id": 151654, "image_token_id": 151655, "video_token_id": 151656, "hidden_act": "silu",
+        "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 11008, "max_position_embeddings": 128000,
+        "max_window_layers": 70, "model_type": "qwen2_5_vl", "num_attention_heads": 16, "num_hidden_layers": 36,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768,
+        "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_cache": True, "use_sliding_window": False,
+        "vision_config": {
+            "depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
+            "in_chans": 3, "out_hidden_size": 2048, "patch_size": 14, "spatial_merge_size": 2,
+            "spatial_patch_size": 14, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31],
+            "tokens_per_second": 2, "temporal_patch_size": 2,
+        },
+        "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, "vocab_size": 151936,
+    }  # fmt: skip
+    config = read(tmp_path, raw)
+    assert config.text == model_config.TextConfig(max_position_embeddings=128000)
+    assert config.vision == model_config.VisionConfig(tokens_per_second=2)
+    assert config.image_token_id == 151655 and config.eos_token_id == 151645
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"model_type": "llava"}, "model_type 'llava' is not supported; expected 'qwen2_5_vl'"),
+        ({"softcap": 30.0}, "field 'softcap' is not one this program honours"),
+        ({"vision_config": {"depth": 4, "registers": 4}}, "vision_config: field 'registers'"),
+        ({"use_sliding_window": True}, "use_sliding_window=true is not supported"),
+        ({"rope_scaling": {"rope_type": "yarn", "mrope_section": [2, 3, 3]}}, "rope type 'yarn' is not supported"),
+    ],
+)
+def test_what_would_change_the_model_is_refused(tmp_path, change, message):
+    with pytest.raises(UserError, match=message) as error:
+        read(tmp_path, reference.config_json() | change)
+    assert "config.json" in str(error.value)
+
+
+def test_another_activation_is_refused(tmp_path):
+    raw = reference.config_json()
+    raw["text_config"]["hidden_act"] = "gelu"
+    with pytest.raises(UserError, match=r"text_config\.hidden_act 'gelu' is not supported"):
+        read(tmp_path, raw)
+
+
+def test_no_file_and_no_json(tmp_path):
+    with pytest.raises(UserError, match=r"no config\.json there"):
+        model_config.from_json(tmp_path / "config.json")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="not valid JSON"):
+        model_config.from_json(tmp_path / "config.json")

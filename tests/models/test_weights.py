@@ -1,0 +1,105 @@
+import json
+
+import jax
+import numpy as np
+import pytest
+import reference
+from flax import traverse_util
+from safetensors.numpy import load_file, save_file
+
+from pixelis_jax.models import policy as policies
+from pixelis_jax.models import weights
+from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.types import UserError
+
+CONFIG = reference.small_config()
+
+
+@pytest.fixture(scope="module")
+def abstract():
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = policies.abstract_params(Qwen2_5_VL(CONFIG))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), shapes)
+
+
+def test_every_parameter_has_one_key_and_every_key_one_parameter(abstract, golden_weights):
+    paths = traverse_util.flatten_dict(abstract, sep="/")
+    keys = {path: weights.from_path(path) for path in paths}
+    for path, (key, transposed) in keys.items():
+        assert weights.to_path(key) == (path, transposed)
+    assert len({key for key, _ in keys.values()}) == len(paths) == len(golden_weights)
+
+
+def test_both_key_layouts_are_read(golden_weights):
+    """Keys before transformers 5 and those that transformers 5 holds in memory name the same parameters."""
+    for key in golden_weights:
+        old = key.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
+        assert weights.to_path(old) == weights.to_path(key) is not None
+
+
+def test_loading_what_was_saved_gives_the_same_bits(ours, abstract, tmp_path):
+    weights.save(tmp_path, ours.variables["params"], config=CONFIG)
+    again = weights.load(tmp_path, CONFIG, abstract=abstract)
+    jax.tree.map(np.testing.assert_array_equal, again, ours.variables["params"])
+
+
+def test_saving_what_was_loaded_gives_the_same_tensors(ours, golden_directory, tmp_path):
+    weights.save(tmp_path, ours.variables["params"], config=CONFIG)
+    saved, source = load_file(tmp_path / weights.WEIGHTS), load_file(golden_directory / weights.WEIGHTS)
+    source = {
+        k.replace("model.visual.", "visual.").replace("model.language_model.", "model."): v for k, v in source.items()
+    }
+    assert set(saved) == set(source)
+    for key, value in saved.items():
+        np.testing.assert_array_equal(value, source[key])
+
+
+def changed(golden_weights, tmp_path, **changes):
+    """A checkpoint with keys replaced (None: left out)."""
+    tensors = reference.floats(golden_weights) | changes
+    save_file({k: np.ascontiguousarray(v) for k, v in tensors.items() if v is not None}, tmp_path / weights.WEIGHTS)
+    return tmp_path
+
+
+NORM = "model.language_model.norm.weight"
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({NORM: None}, "1 weights are missing, first 'model.norm.weight'"),
+        ({"model.language_model.extra.weight": np.zeros(3, np.float32)}, "extra.weight' has no place in this model"),
+        ({NORM: np.zeros(5, np.float32)}, r"norm.weight' gives shape \(5,\), the config asks for \(64,\)"),
+        ({"model.norm.weight": np.zeros(64, np.float32)}, "norm.weight' stands twice"),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_file(golden_weights, abstract, tmp_path, changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        weights.load(changed(golden_weights, tmp_path, **changes), CONFIG, abstract=abstract)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_a_truncated_file_is_named(golden_directory, abstract, tmp_path):
+    content = (golden_directory / weights.WEIGHTS).read_bytes()
+    for length in (0, 5, len(content) - 1000):
+        (tmp_path / weights.WEIGHTS).write_bytes(content[:length])
+        with pytest.raises(UserError, match="truncated or not safetensors"):
+            weights.load(tmp_path, CONFIG, abstract=abstract)
+
+
+def test_shards_are_read_by_the_index(golden_weights, abstract, ours, tmp_path):
+    tensors = sorted(reference.floats(golden_weights).items())
+    shards = {"a.safetensors": dict(tensors[::2]), "b.safetensors": dict(tensors[1::2])}
+    for name, part in shards.items():
+        save_file({k: np.ascontiguousarray(v) for k, v in part.items()}, tmp_path / name)
+    index = {"weight_map": {key: name for name, part in shards.items() for key in part}}
+    (tmp_path / weights.INDEX).write_text(json.dumps(index))
+    jax.tree.map(
+        np.testing.assert_array_equal, weights.load(tmp_path, CONFIG, abstract=abstract), ours.variables["params"]
+    )
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(UserError, match=r"b\.safetensors: not there"):
+        weights.load(tmp_path, CONFIG, abstract=abstract)
+    (tmp_path / weights.INDEX).write_text("{")
+    with pytest.raises(UserError, match="unreadable"):
+        weights.load(tmp_path, CONFIG, abstract=abstract)
