@@ -26,7 +26,8 @@ RULES: tuple[tuple[str, PartitionSpec], ...] = (
     (r"embed_tokens", PartitionSpec("tensor", "fsdp")),
     (r"lm_head", PartitionSpec("fsdp", "tensor")),
     (r"patch_embed/kernel", PartitionSpec(None, "fsdp")),
-    (r"(q_proj|k_proj|v_proj|qkv|gate_proj|up_proj|merger_mlp_0)/b(ias)?$", PartitionSpec("tensor")),
+    (r"(q_proj|k_proj|v_proj|qkv|gate_proj|up_proj|merger_mlp_0)/bias", PartitionSpec("tensor")),
+    (r"(q_proj|k_proj|v_proj|qkv|gate_proj|up_proj|merger_mlp_0)/b$", PartitionSpec(None, "tensor")),  # [rank, out]
     (r".*", PartitionSpec()),
 )
 
