@@ -1,0 +1,69 @@
+"""Run by test_parallel.py on 8 simulated CPU devices, in a process of its own: the numbers of each mesh as JSON."""
+
+import json
+import sys
+
+import jax
+import numpy as np
+import optax
+from conftest import CORPUS, make_policy
+
+from pixelis_jax import parallel, train_step
+from pixelis_jax.data import demonstrations
+from pixelis_jax.data.demonstrations import DemonstrationConfig
+from pixelis_jax.models import lora
+from pixelis_jax.models import tokenizer as bpe
+from pixelis_jax.tools import TOOLS
+from pixelis_jax.tools.base import schemas
+
+MESHES = {"one": (1, 1, 1), "data": (8, 1, 1), "all": (2, 2, 2), "sharded": (1, 4, 2)}
+
+
+def main() -> None:
+    policy = make_policy(bpe.train(CORPUS * 4, vocab_size=900))
+    config = DemonstrationConfig(seed=0, scenes=2, questions=4, answer_weight=2.0, row_tokens=224)
+    batch = demonstrations.make_batch(config, policy.processor, schemas(TOOLS), 0)
+    params = jax.device_get(policy.params)
+    adapter = jax.device_get(lora.init(jax.random.key(0), params, lora.LoraConfig(rank=2)))
+    # The second factor too, or the first would have no gradient.
+    adapter = jax.tree.map(lambda x: np.asarray(x + 0.01), adapter)
+    results = {}
+    for name, shape in MESHES.items():
+        devices = jax.devices()[: int(np.prod(shape))]
+        mesh = parallel.make_mesh(parallel.MeshShape(*shape), devices)
+        results[name] = numbers(policy.model, mesh, batch, params, adapter)
+    json.dump(results, sys.stdout)
+
+
+def numbers(model, mesh, batch, params, adapter):
+    """Scores, then the metrics and the adapter of one step, on a mesh."""
+    tx = optax.sgd(0.1)
+
+    def put(tree):
+        return jax.device_put(tree, parallel.param_shardings(mesh, tree))
+
+    frozen, placed = {"params": put(params)}, parallel.put_batch(mesh, batch)
+    state = put(train_step.init_state({"lora": adapter}, tx))
+    step = train_step.make_sft_step(model, tx, micro_batches=1)
+
+    @jax.jit
+    def score(variables, batch):
+        features = train_step.demonstration_features(model, variables, batch)
+        return model.apply(variables, batch.rows, features, method="score").logp
+
+    logp = score(frozen | state.trainable, placed)
+    state, metrics = step(state, frozen, placed)
+    after = (jax.device_get(state.trainable["lora"]), adapter)
+    kernel = frozen["params"]["language_model"]["layers_0"]["mlp"]["up_proj"]["kernel"]
+    return {
+        "logp": np.asarray(logp).ravel().tolist(),
+        "metrics": [float(metrics[name]) for name in ("loss", "grad_norm", "loss/weight")],
+        "adapter": np.concatenate([np.asarray(x).ravel() for x in jax.tree.leaves(state.trainable)]).tolist(),
+        "moved": max(float(np.abs(a - b).max()) for a, b in zip(*map(jax.tree.leaves, after), strict=True)),
+        "kernel_share": kernel.addressable_shards[0].data.size / kernel.size,
+        "row_share": placed.rows.tokens.addressable_shards[0].data.size / placed.rows.tokens.size,
+    }
+
+
+if __name__ == "__main__":
+    main()
