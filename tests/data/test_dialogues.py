@@ -1,0 +1,101 @@
+"""Demonstrations as token rows: the same ids as one render, and only what the assistant should say is trained."""
+
+import numpy as np
+import pytest
+
+from pixelis_jax.data import dialogues
+from pixelis_jax.data.cota import Sample, Step
+from pixelis_jax.models.processor import SYSTEM_PROMPT, Placed
+from pixelis_jax.tools import TOOLS, grammar
+from pixelis_jax.tools.base import schemas
+from pixelis_jax.types import ToolCall
+
+QUESTION = "Which digit is inside the red circle?"
+BOX = {"bbox_2d": [4, 8, 40, 50]}
+
+
+def sample_of(*steps, **fields):
+    return Sample("text_extraction", QUESTION, ("x.png",), steps, "7", "7", **fields)
+
+
+@pytest.fixture(scope="module")
+def image():
+    return np.random.default_rng(0).integers(0, 256, (140, 190, 3), dtype=np.uint8)
+
+
+@pytest.fixture
+def build(small_policy, image):
+    processor = small_policy.processor
+
+    def make(sample, **options):
+        turns = dialogues.messages(sample, [image], fit_overview=processor.fit_overview, fit_crop=processor.fit_crop)
+        crops = processor.place(dialogues.crops_of(turns, processor), crop=True, first_row=100)
+        overview = Placed(processor.fit_overview(*image.shape[:2]), 0)
+        row = dialogues.encode(
+            turns, QUESTION, processor=processor, schemas=schemas(TOOLS), images=[overview], crops=crops, **options
+        )
+        return turns, row
+
+    return make
+
+
+LOOK = (
+    Step("THINK", thought="I need a closer look."),
+    Step("ZOOM_IN", BOX),
+    Step("THINK", thought="Now I can read it."),
+)
+
+
+def test_ids_are_those_of_one_render_and_the_trained_text_is_the_assistants(build, small_policy, image):
+    processor = small_policy.processor
+    turns, row = build(sample_of(*LOOK))
+    shown = [processor.fit_overview(*image.shape[:2]), processor.fit_crop(*turns[0].observation.image.shape[:2])]
+    overview, crop = (
+        "<|vision_start|>" + "<|image_pad|>" * processor.image_tokens(size) + "<|vision_end|>" for size in shown
+    )
+    look = grammar.render("I need a closer look.", call=ToolCall("ZOOM_IN", BOX))
+    read = grammar.render("Now I can read it.", answer="7")
+    text = (
+        f"<|im_start|>system\n{SYSTEM_PROMPT.format(schemas=schemas(TOOLS))}<|im_end|>\n"
+        f"<|im_start|>user\n{overview}{QUESTION}<|im_end|>\n"
+        f"<|im_start|>assistant\n{look}<|im_end|>\n"
+        f"<|im_start|>user\n<tool_response>{turns[0].observation.text}{crop}</tool_response><|im_end|>\n"
+        f"<|im_start|>assistant\n{read}<|im_end|>"
+    )
+    assert row.tokens == processor.encode(text)
+    trained = [t for t, policy in zip(row.tokens, row.policy, strict=True) if policy]
+    assert processor.decode(trained) == f"{look}<|im_end|>{read}<|im_end|>"
+
+
+def test_a_call_without_a_stored_result_is_replayed_by_the_tool(build):
+    """Overview 56x84 px: 6 tokens. The box is 105x81 px of the original, seen at 56x28: 2 tokens, from row 100 on."""
+    turns, row = build(sample_of(*LOOK))
+    index = np.array(row.image_index)
+    assert ((index >= 100).sum(), (index >= 0).sum()) == (2, 8)
+    assert turns[0].observation.ok and turns[0].observation.image.shape == (105, 81, 3)
+    assert turns[-1].observation is None
+
+
+def test_a_wrong_step_is_seen_and_not_trained(build, small_policy):
+    wrong = (Step("THINK", thought="Look there."), Step("ZOOM_IN", BOX, loss=False), *LOOK)
+    turns, row = build(sample_of(*wrong))
+    assert [turn.loss for turn in turns] == [False, True, True]
+    assert {t for t, p in zip(row.turn_of, row.policy, strict=True) if p} == {1, 2}
+    assert "Look there." in small_policy.processor.decode(row.tokens)
+    turns, _ = build(sample_of(*LOOK, answer_loss=False))
+    assert [turn.loss for turn in turns] == [True, False]
+
+
+def test_thoughts_join_the_action_that_follows_them(build):
+    steps = (Step("THINK", thought="One."), Step("THINK", thought="Two."))
+    turns, _ = build(sample_of(*steps, Step("ZOOM_IN", BOX, thought="Three.")))
+    assert grammar.parse(turns[0].text, TOOLS).thought == "One. Two. Three."
+    assert grammar.parse(turns[1].text, TOOLS).thought == ""
+
+
+def test_the_answer_weighs_more(build, small_policy):
+    _, row = build(sample_of(*LOOK), answer_weight=3.0)
+    heavy = [t for t, w in zip(row.tokens, row.weights, strict=True) if w != 1.0]
+    assert small_policy.processor.decode(heavy) == "7"
+    assert set(row.weights) == {1.0, 3.0}
+    assert set(build(sample_of(*LOOK))[1].weights) == {1.0}
