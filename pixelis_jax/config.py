@@ -87,6 +87,7 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
     values = flags.FlagValues()
     changed = ConfigDict(config)
     holder = config_flags.DEFINE_config_dict("config", changed, flag_values=values, sys_argv=["", *overrides])
+    values.mark_as_parsed()  # with no override, nothing else would
     for text in overrides:
         try:
             values(["", text])

@@ -11,7 +11,7 @@ from pixelis_jax.rewards.verifiers import verify
 from pixelis_jax.rollout.engine import Engine, SamplingConfig
 from pixelis_jax.rollout.sample import RolloutConfig, Sampler
 from pixelis_jax.tools.base import Tool
-from pixelis_jax.types import Task, Trajectory
+from pixelis_jax.types import Task, Trajectory, UserError
 
 PyTree = Any
 
@@ -56,7 +56,9 @@ class EvalResult:
 class Evaluator:
     """Evaluates adapters of one policy; compiled functions are shared between modes."""
 
-    def __init__(self, policy: Policy, config: EvalConfig, rollout: RolloutConfig, *, tools: Mapping[str, Tool]) -> None:
+    def __init__(
+        self, policy: Policy, config: EvalConfig, rollout: RolloutConfig, *, tools: Mapping[str, Tool]
+    ) -> None:
         self.policy = policy
         self.config = config
         self.rollout = rollout
@@ -69,7 +71,9 @@ class Evaluator:
             self._engines[sampling] = Engine(self.policy.model, sampling, end_of_turn=self.policy.processor.im_end)
         return self._engines[sampling]
 
-    def __call__(self, mode: str, *, lora: PyTree | None, progress: Callable[[int, int], None] | None = None) -> EvalResult:
+    def __call__(
+        self, mode: str, *, lora: PyTree | None, progress: Callable[[int, int], None] | None = None
+    ) -> EvalResult:
         """Roll out all scenes once in `mode` (a key of MODES)."""
         options = dict(MODES[mode])
         sampling = self.rollout.sampling
@@ -119,3 +123,18 @@ def success_of(task: Task, answer: str | None) -> float:
 
 def _mean(values: Sequence[float]) -> float:
     return float(sum(values) / len(values)) if values else 0.0
+
+
+def evaluate_modes(
+    evaluator: Evaluator, modes: Sequence[str], lora: PyTree | None, say: Callable[[str], None], *, label: str = "eval"
+) -> dict[str, EvalResult]:
+    """Results by mode, each said in one line as it comes."""
+    results = {}
+    for mode in modes:
+        if mode not in MODES:
+            raise UserError(f"eval.modes: {mode!r} is unknown; use some of {', '.join(MODES)}")
+        result = evaluator(mode, lora=lora)
+        kinds = ", ".join(f"{kind} {share:.2f}" for kind, (share, _) in result.by_kind.items())
+        say(f"{label}, {mode}: success {result.success:.3f} where a look is needed, rapr {result.rapr:.2f} ({kinds})")
+        results[mode] = result
+    return results

@@ -1,7 +1,7 @@
 """The compiled train steps: supervised (`make_sft_step`) and RL (`score`, `update`, and both as `train_step`).
 
-All are pure: (state, batch) -> (state, metrics), jitted, the state donated. The frozen base and the reference adapter are
-arguments that are not donated, so rollout and training share one copy.
+All are pure: (state, batch) -> (state, metrics), jitted, the state donated. The frozen base and the reference adapter
+are arguments that are not donated, so rollout and training share one copy.
 """
 
 import dataclasses
@@ -19,14 +19,17 @@ from pixelis_jax.algorithms import advantages as advantage
 from pixelis_jax.algorithms import grpo, sft
 from pixelis_jax.algorithms.grpo import GRPOConfig, GRPOInputs
 from pixelis_jax.data.demonstrations import DemonstrationBatch
+from pixelis_jax.models import qwen2_5_vl
 from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.reading import Charts, reading_loss
 from pixelis_jax.rewards import measures, orchestrator
 from pixelis_jax.rewards.orchestrator import RewardConfig, RewardState, Weights
 from pixelis_jax.types import TokenBatch, TrajectoryBatch
 from pixelis_jax.update import Stats
 
 PyTree = Any
-RowNumbers = dict[str, Array]  # name -> f32[B], for trajectories.jsonl
+# name -> f32[B], for trajectories.jsonl
+RowNumbers = dict[str, Array]
 
 
 @struct.dataclass
@@ -40,22 +43,28 @@ class TrainState:
 
 
 def init_state(trainable: PyTree, tx: optax.GradientTransformation, rewards: RewardState | None = None) -> TrainState:
+    """State at step 0."""
     return TrainState(jnp.zeros((), jnp.int32), trainable, tx.init(trainable), rewards)
 
 
-SftStep = Callable[[TrainState, PyTree, DemonstrationBatch], tuple[TrainState, dict[str, Array]]]
+SftStep = Callable[..., tuple[TrainState, dict[str, Array]]]
 
 
 def demonstration_features(model: Qwen2_5_VL, variables: PyTree, batch: DemonstrationBatch) -> Array:
     """Feature table of a batch: overviews first, then crops."""
-    parts = [model.apply(variables, images, method="encode_images") for images in (batch.overview, batch.crops)]
+    parts = [qwen2_5_vl.encode_images(model, variables, images) for images in (batch.overview, batch.crops)]
     return jnp.concatenate(parts)
 
 
 def make_sft_step(model: Qwen2_5_VL, tx: optax.GradientTransformation, *, micro_batches: int) -> SftStep:
-    """Token-mean cross-entropy step. The vision tower is trained exactly where `trainable` holds "params"."""
+    """Token-mean cross-entropy step; with `charts`, their reading loss is added.
 
-    def step(state: TrainState, frozen: PyTree, batch: DemonstrationBatch) -> tuple[TrainState, dict[str, Array]]:
+    The vision tower is trained exactly where `trainable` holds "params".
+    """
+
+    def step(
+        state: TrainState, frozen: PyTree, batch: DemonstrationBatch, charts: Charts | None = None
+    ) -> tuple[TrainState, dict[str, Array]]:
         trains_vision = "params" in state.trainable
         if trains_vision and micro_batches != 1:
             raise ValueError("full training needs micro_batches=1: images are shared between rows")
@@ -65,14 +74,19 @@ def make_sft_step(model: Qwen2_5_VL, tx: optax.GradientTransformation, *, micro_
             rows, weights = part
             variables = frozen | trainable
             features = demonstration_features(model, variables, batch) if fixed is None else fixed
-            out = model.apply(variables, rows, features, method="score")
-            total, stats = sft.sft_loss(out.logp, rows.policy, weights=weights)
-            return total, Stats(means=stats.means | _answer_stats(out.logp, rows.policy, weights), maxima=stats.maxima)
+            out = qwen2_5_vl.score(model, variables, rows, features)
+            (total, weight), stats = sft.sft_loss(out.logp, rows.policy, weights=weights)
+            means = stats.means | _answer_stats(out.logp, rows.policy, weights)
+            if charts is not None:
+                reading, accuracy = reading_loss(model, variables, charts)
+                means |= {"pretrain/reading_loss": (reading, jnp.float32(1)), "pretrain/reading_accuracy": accuracy}
+                total = total + weight * reading
+            return (total, weight), Stats(means=means, maxima=stats.maxima)
 
         trainable, opt_state, metrics = updates.update(
             loss, state.trainable, state.opt_state, (batch.rows, batch.weights), tx=tx, micro_batches=micro_batches
         )
-        return state.replace(step=state.step + 1, trainable=trainable, opt_state=opt_state), metrics
+        return dataclasses.replace(state, step=state.step + 1, trainable=trainable, opt_state=opt_state), metrics
 
     return jax.jit(step, donate_argnums=0)
 
@@ -107,13 +121,14 @@ class RLStep:
     """The jitted RL functions of one model: `score`, `update`, and both in one as `train_step`.
 
     `weights` (the curriculum's) is static: a component of weight 0 is compiled out of the total, and a new stage is one
-    recompilation. `frozen` is {"params": base}; `reference` the adapter that the KL is measured against (None: the base).
+    recompilation. `frozen` is {"params": base}; `reference` the adapter the KL is measured against (None: the base).
     """
 
     def __init__(self, model: Qwen2_5_VL, tx: optax.GradientTransformation, config: RLConfig) -> None:
         self.model = model
         self.tx = tx
         self.config = config
+        self.logp = jax.jit(self._logp)
         self.score = jax.jit(self._score, static_argnames="weights")
         self.update = jax.jit(self._update, donate_argnames="state")
         self.train_step = jax.jit(self._train_step, static_argnames="weights", donate_argnames="state")
@@ -124,7 +139,7 @@ class RLStep:
         """One whole step; returns the new state, scalars, and per-row numbers for the log."""
         scored, rewards, metrics, numbers = self._score(state, frozen, reference, batch, weights=weights)
         state, more = self._update(state, frozen, scored, batch.features)
-        return state.replace(rewards=rewards), metrics | more, numbers
+        return dataclasses.replace(state, rewards=rewards), metrics | more, numbers
 
     def _score(
         self, state: TrainState, frozen: PyTree, reference: PyTree, batch: TrajectoryBatch, *, weights: Weights
@@ -146,12 +161,16 @@ class RLStep:
             turn_of=batch.turn_of,
         )
         stats = measures.reward_stats(scores, batch.rewards).reduce() | measures.tool_stats(batch.rewards).reduce()
-        metrics = stats | measures.tool_counts(batch.rewards) | {
-            "grpo/filtering_rate": adv.filtering_rate,
-            "grpo/uniform_group_share": adv.uniform_share,
-            "skipped/group_of_one": adv.single.astype(jnp.float32),
-            "skipped/excluded_rows": jnp.sum(~scores.included, dtype=jnp.float32),
-        }
+        metrics = (
+            stats
+            | measures.tool_counts(batch.rewards)
+            | {
+                "grpo/filtering_rate": adv.filtering_rate,
+                "grpo/uniform_group_share": adv.uniform_share,
+                "skipped/group_of_one": adv.single.astype(jnp.float32),
+                "skipped/excluded_rows": jnp.sum(~scores.included, dtype=jnp.float32),
+            }
+        )
         numbers = {name: scores.raw[name] for name in sorted(scores.raw)} | {"advantage": adv.values}
         return Scored(batch.rows, inputs), rewards, metrics, numbers
 
@@ -162,15 +181,15 @@ class RLStep:
         cfg = self.config
 
         def loss(trainable: PyTree, part: Scored) -> tuple[tuple[Array, Array], Stats]:
-            out = self.model.apply(frozen | trainable, part.rows, features, temperature=cfg.temperature, method="score")
+            out = qwen2_5_vl.score(self.model, frozen | trainable, part.rows, features, temperature=cfg.temperature)
             return grpo.grpo_loss(out.logp, out.entropy, part.inputs, cfg.loss)
 
         trainable, opt_state, metrics = updates.update(
             loss, state.trainable, state.opt_state, scored, tx=self.tx, micro_batches=cfg.micro_batches
         )
-        return state.replace(step=state.step + 1, trainable=trainable, opt_state=opt_state), metrics
+        return dataclasses.replace(state, step=state.step + 1, trainable=trainable, opt_state=opt_state), metrics
 
     def _logp(self, frozen: PyTree, adapter: PyTree, batch: TrajectoryBatch) -> Array:
         variables = frozen if adapter is None else frozen | {"lora": adapter}
-        out = self.model.apply(variables, batch.rows, batch.features, temperature=self.config.temperature, method="score")
+        out = qwen2_5_vl.score(self.model, variables, batch.rows, batch.features, temperature=self.config.temperature)
         return jax.lax.stop_gradient(out.logp)

@@ -14,7 +14,6 @@ from flax import struct
 
 from pixelis_jax.data import dialogues
 from pixelis_jax.data.pixelsearch.address import generator as random_at
-from pixelis_jax.data.pixelsearch.chart import make_chart
 from pixelis_jax.data.pixelsearch.draw import render
 from pixelis_jax.data.pixelsearch.oracle import demonstrate
 from pixelis_jax.data.pixelsearch.questions import Question, close_up, questions, task_of
@@ -34,7 +33,6 @@ class DemonstrationConfig:
     kinds: tuple[str, ...] = ("digit", "text", "counting", "attribute")
     direct_answer_share: float = 0.0  # of the rows that need a look, how many answer without one
     close_up_share: float = 0.0  # of the scenes, how many show one shape large enough to be read at once
-    chart_share: float = 0.0  # of the other scenes, how many are reading charts instead
     box_noise: float = 0.1  # jitter of the oracle's boxes, as a share of the box
     answer_weight: float = 1.0
     row_tokens: int = 256
@@ -63,8 +61,6 @@ def make_batch(config: DemonstrationConfig, processor: Processor, schemas: str, 
         generator = random_at(config.seed, config.split, number, "demonstration")
         if _chance(generator, config.close_up_share):
             image, asked = close_up(made, image, generator)
-        elif _chance(generator, config.chart_share):
-            image, asked = make_chart(config.seed, config.split, number)
         overviews.append(processor.seen(image, crop=False))
         for _ in range(config.questions):
             task = task_of(made, image, _choose(asked, config.kinds, generator))

@@ -31,6 +31,11 @@ TABLE: tuple[Metric, ...] = (
     Metric("learning_rate", "1", "learning rate of the update"),
     Metric("update/skipped", "count", "updates left out: nothing to train or a gradient that is not finite"),
     Metric("accuracy", "share", "share of trained tokens whose most likely token is the target"),
+    Metric("sft/nll", "nat", "mean negative log-prob of the trained tokens"),
+    Metric("sft/answer_prob", "share", "mean probability of the tokens between the answer tags"),
+    Metric("pretrain/reading_loss", "nat", "auxiliary loss: the character in each vision token of a chart"),
+    Metric("pretrain/reading_accuracy", "share", "vision tokens with a character that were read right"),
+    Metric("correction/weight", "1", "mean sampler-to-trainer importance weight"),
     # policy
     Metric("kl", "nat", "k3 estimate of KL(policy || reference), mean over policy tokens"),
     Metric("entropy", "nat", "entropy of the policy, mean over policy tokens"),

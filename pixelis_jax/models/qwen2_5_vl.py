@@ -1,5 +1,7 @@
 """Qwen2.5-VL: vision tower, decoder and head behind one module (arXiv:2502.13923)."""
 
+from typing import Any, cast
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,8 @@ from pixelis_jax.models.decoder import Cache, Decoder
 from pixelis_jax.models.head import HeadOutput, score_tokens
 from pixelis_jax.models.vision import VisionTower
 from pixelis_jax.types import ImageBatch, TokenBatch
+
+PyTree = Any
 
 
 class Qwen2_5_VL(nn.Module):
@@ -84,3 +88,16 @@ def row_slots(valid: Array) -> Array:
     """Slot of each token i32[B, T]: its rank among the row's valid tokens (left or right padding); padding gets T."""
     rank = jnp.cumsum(valid, axis=1) - 1
     return jnp.where(valid, rank, valid.shape[1])
+
+
+# Typed calls of the module, for code that holds variables: `model.apply` returns a union that type checkers can't read.
+def encode_images(model: Qwen2_5_VL, variables: PyTree, images: ImageBatch) -> Array:
+    """Flat feature table of `images` under `variables`."""
+    return cast(Array, model.apply(variables, images, method="encode_images"))
+
+
+def score(
+    model: Qwen2_5_VL, variables: PyTree, rows: TokenBatch, features: Array, *, temperature: float = 1.0
+) -> HeadOutput:
+    """Log-prob and entropy f32[B, T] of each token under `variables`."""
+    return cast(HeadOutput, model.apply(variables, rows, features, temperature=temperature, method="score"))

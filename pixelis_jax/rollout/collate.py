@@ -84,7 +84,13 @@ def _fill_calls(out: dict[str, Any], row: int, trajectory: Trajectory) -> None:
         out["target_image"][row, k] = observation.target_image
         out["observation"][row, k] = seen.setdefault(_digest(observation.text, observation.image), len(seen))
         later = trajectory.turns[i + 1] if i + 1 < len(trajectory.turns) else None
-        flags = (True, observation.ok, observation.out_of_image, observation.by_object, bool(later and later.thought.strip()))
+        flags = (
+            True,
+            observation.ok,
+            observation.out_of_image,
+            observation.by_object,
+            bool(later and later.thought.strip()),
+        )
         for name, value in zip(_FLAGS, flags, strict=True):
             out[name][row, k] = value
         # A last call over the turn limit has no state after it; such rows are excluded.

@@ -19,7 +19,6 @@ KINDS: dict[str, str] = {
     "counting": "object_counting",
     "attribute": "attribute_recognition",
     "listing": "relationship_detection",
-    "reading": "text_extraction",
 }
 TASK_KINDS: tuple[str, ...] = ("digit", "text", "counting", "attribute")  # what RL and evaluation ask
 
@@ -72,7 +71,9 @@ def close_up(scene: Scene, image: np.ndarray, draw: np.random.Generator) -> tupl
     top = min(max(0, (y1 + y2 - side) // 2 + int(draw.integers(-side // 8, side // 8 + 1))), height - side)
     asked = [
         dataclasses.replace(_reading(shape), needs_look=False),
-        Question("attribute", f"What color is the {shape.kind}?", shape.color, "choice", False, shape.box, tuple(COLORS)),
+        Question(
+            "attribute", f"What color is the {shape.kind}?", shape.color, "choice", False, shape.box, tuple(COLORS)
+        ),
         Question("attribute", f"What shape is {shape.color}?", shape.kind, "choice", False, shape.box, SHAPES),
     ]
     return np.ascontiguousarray(image[top : top + side, left : left + side]), asked

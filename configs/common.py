@@ -1,0 +1,97 @@
+"""Groups of fields that several jobs share."""
+
+from typing import NoReturn
+
+import ml_collections
+
+from pixelis_jax.types import UserError
+
+
+def base(job: str) -> ml_collections.ConfigDict:
+    """Fields of every job on a loaded model."""
+    config = ml_collections.ConfigDict()
+    config.job = job
+    config.seed = 0
+
+    config.model = ml_collections.ConfigDict()
+    config.model.name = "pixelis-tiny"  # bundled model, or a Hugging Face style directory
+    config.model.dtype = "float32"  # float32 | bfloat16
+
+    config.image = image()
+
+    config.lora = ml_collections.ConfigDict()
+    config.lora.rank = 8
+    config.lora.alpha = 16.0  # the adapter is scaled by alpha / rank
+    config.lora.targets = (r"language_model/.*/(q|k|v|o|gate|up|down)_proj",)  # regular expressions on layer paths
+
+    config.mesh = mesh()
+    config.sampling = sampling()
+
+    config.eval = evaluation(scenes=512)
+    config.checkpoint = checkpoint(every_steps=20)
+    return config
+
+
+def image() -> ml_collections.ConfigDict:
+    """Pixel budgets: how large the model sees an image."""
+    group = ml_collections.ConfigDict()
+    group.min_pixels = 56 * 56  # overview area, px
+    group.max_pixels = 112 * 112  # overview area, px
+    group.crop_min_pixels = 84 * 84  # area of a tool's image, px
+    group.crop_max_pixels = 112 * 112  # area of a tool's image, px
+    return group
+
+
+def mesh() -> ml_collections.ConfigDict:
+    """Devices an axis; the product must be the device count."""
+    group = ml_collections.ConfigDict()
+    group.data = -1  # -1: what the others leave
+    group.fsdp = 1
+    group.tensor = 1
+    return group
+
+
+def sampling() -> ml_collections.ConfigDict:
+    """Budgets of a dialogue."""
+    group = ml_collections.ConfigDict()
+    group.temperature = 1.0  # of sampler and trainer alike
+    group.max_new_tokens = 32  # tokens a turn
+    group.context_tokens = 176  # tokens a dialogue, images included
+    group.max_turns = 3  # assistant turns a dialogue
+    return group
+
+
+def evaluation(*, scenes: int) -> ml_collections.ConfigDict:
+    """Held-out evaluation."""
+    group = ml_collections.ConfigDict()
+    group.scenes = scenes  # held-out scenes, one question each
+    group.batch = 64  # dialogues at a time
+    group.kinds = ("digit", "text", "counting", "attribute")  # question kinds, drawn evenly
+    group.modes = ("tools_on", "tools_off", "forced_direct", "forced_zoom", "greedy")  # for sft, pretrain and eval
+    return group
+
+
+def checkpoint(*, every_steps: int) -> ml_collections.ConfigDict:
+    """When to save, and what to go on from."""
+    group = ml_collections.ConfigDict()
+    group.every_steps = every_steps  # steps between checkpoints; the last step is always saved
+    group.keep = 2  # newest steps kept
+    group.restore_step = -1  # -1: the last whole step
+    return group
+
+
+def optimizer(*, learning_rate: float, schedule: str, warmup_steps: int) -> ml_collections.ConfigDict:
+    """AdamW."""
+    group = ml_collections.ConfigDict()
+    group.learning_rate = learning_rate  # peak
+    group.schedule = schedule  # constant | cosine (to a tenth at total_steps)
+    group.warmup_steps = warmup_steps  # linear, from 0
+    group.weight_decay = 0.0
+    group.clip_norm = 1.0  # global gradient norm
+    group.beta2 = 0.99
+    group.micro_batches = 1  # the batch is split into this many parts to save memory; the result does not change
+    return group
+
+
+def unknown_variant(file: str, variant: str) -> NoReturn:
+    raise UserError(f"{file} has no variant {variant!r}; use 'smoke' or none")

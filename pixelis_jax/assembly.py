@@ -1,0 +1,196 @@
+"""From a config to the parts of a job: models, optimizers, samplers, rewards, curricula. No loop stands here."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from ml_collections import ConfigDict
+
+from pixelis_jax import adapters, curriculum, parallel, tiny
+from pixelis_jax.algorithms.advantages import check_group_size
+from pixelis_jax.algorithms.grpo import GRPOConfig
+from pixelis_jax.curriculum import Curriculum, Stage
+from pixelis_jax.data.demonstrations import DemonstrationConfig
+from pixelis_jax.evaluation import EvalConfig, Evaluator
+from pixelis_jax.metrics import windows
+from pixelis_jax.models import lora as loras
+from pixelis_jax.models import policy as policies
+from pixelis_jax.models.image_processor import PixelBudget
+from pixelis_jax.models.lora import LoraConfig
+from pixelis_jax.models.policy import Policy
+from pixelis_jax.models.processor import Processor
+from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.reading import ReadingConfig
+from pixelis_jax.rewards.curiosity import CuriosityConfig
+from pixelis_jax.rewards.orchestrator import RewardConfig
+from pixelis_jax.rollout import RolloutConfig, SamplingConfig
+from pixelis_jax.tools import TOOLS
+from pixelis_jax.tools.base import schemas
+from pixelis_jax.train_step import RLConfig
+from pixelis_jax.types import UserError
+
+PyTree = Any
+BUNDLED_ADAPTERS = {"pixelis-tiny-sft": Path(__file__).parent / "assets" / "pixelis-tiny-sft"}
+_DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+
+
+def budgets(config: ConfigDict) -> tuple[PixelBudget, PixelBudget]:
+    """(overview, crop) pixel budgets of a config."""
+    image = config.image
+    return PixelBudget(image.min_pixels, image.max_pixels), PixelBudget(image.crop_min_pixels, image.crop_max_pixels)
+
+
+def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
+    return parallel.make_mesh(parallel.MeshShape(config.mesh.data, config.mesh.fsdp, config.mesh.tensor))
+
+
+def lora_config(config: ConfigDict) -> LoraConfig:
+    return LoraConfig(config.lora.rank, config.lora.alpha, tuple(config.lora.targets))
+
+
+def load_policy(config: ConfigDict) -> Policy:
+    """The base model of a config on its mesh."""
+    if config.model.dtype not in _DTYPES:
+        raise UserError(f"model.dtype {config.model.dtype!r} is unknown; use one of {', '.join(_DTYPES)}")
+    overview, crop = budgets(config)
+    return policies.load(
+        config.model.name,
+        mesh=mesh_of(config),
+        dtype=_DTYPES[config.model.dtype],
+        lora_scale=lora_config(config).scale,
+        overview=overview,
+        crop=crop,
+    )
+
+
+def new_policy(config: ConfigDict) -> Policy:
+    """A policy with fresh weights and a tokenizer trained on the task's own text, or the one of `model.init_from`."""
+    overview, crop = budgets(config)
+    mesh = mesh_of(config)
+    if config.model.init_from:
+        return policies.load(config.model.init_from, mesh=mesh, overview=overview, crop=crop)
+    tokenizer = tiny.make_tokenizer(config.seed, schemas(TOOLS))
+    sizes = {k: config.model[k] for k in ("width", "layers", "vision_width", "vision_depth")}
+    model_config = tiny.make_config(tokenizer, **sizes)
+    model = Qwen2_5_VL(model_config)
+    shardings = parallel.param_shardings(mesh, policies.abstract_params(model))
+    params = jax.jit(lambda: policies.init_params(model, config.seed), out_shardings=shardings)()
+    return Policy(model, params, Processor(model_config, tokenizer, overview=overview, crop=crop), mesh, "new", "")
+
+
+def reading_config(config: ConfigDict) -> ReadingConfig:
+    return ReadingConfig(**config.reading)
+
+
+def starting_adapter(config: ConfigDict, policy: Policy) -> tuple[PyTree, str]:
+    """(adapter, where it is from): that of `init_from` (bundled name, PEFT directory or workdir), else a fresh one."""
+    shape = lora_config(config)
+    if not config.init_from:
+        fresh = loras.init(jax.random.fold_in(jax.random.key(config.seed), 1), policy.params, shape)
+        return _replicate(policy, fresh), "a fresh adapter (the base model itself)"
+    directory = BUNDLED_ADAPTERS.get(config.init_from, Path(config.init_from))
+    trained = adapters.read(directory, base_name=config.model.name)
+    if (trained.lora.rank, trained.lora.scale) != (shape.rank, shape.scale):
+        raise UserError(
+            f"init_from={config.init_from}: adapter has rank {trained.lora.rank}, alpha {trained.lora.alpha:g};"
+            f" set lora.rank and lora.alpha to these (now {shape.rank}, {shape.alpha:g})"
+        )
+    return _replicate(policy, trained.adapter), f"the adapter {config.init_from} ({trained.origin})"
+
+
+def _replicate(policy: Policy, adapter: PyTree) -> PyTree:
+    return jax.device_put(adapter, parallel.replicated(policy.mesh))
+
+
+def make_optimizer(config: ConfigDict, total_steps: int) -> optax.GradientTransformation:
+    """AdamW with warm-up, then constant or cosine decay to a tenth over `decay_steps` (0: over `total_steps`)."""
+    peak, warmup = config.learning_rate, config.warmup_steps
+    if config.schedule == "constant":
+        schedule = optax.join_schedules(
+            [optax.linear_schedule(0.0, peak, warmup), optax.constant_schedule(peak)], [warmup]
+        )
+    elif config.schedule == "cosine":
+        if total_steps <= warmup:
+            raise UserError(f"optimizer.warmup_steps {warmup} must be below total_steps {total_steps}")
+        schedule = optax.warmup_cosine_decay_schedule(0.0, peak, warmup, total_steps, 0.1 * peak)
+    else:
+        raise UserError(f"optimizer.schedule {config.schedule!r} is unknown; use constant or cosine")
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip_norm),
+        optax.adamw(schedule, b2=config.beta2, weight_decay=config.weight_decay),
+    )
+
+
+def demonstration_config(config: ConfigDict) -> DemonstrationConfig:
+    data = {k: v for k, v in config.data.items() if k != "workers"}
+    return DemonstrationConfig(seed=config.seed, **data)
+
+
+def rollout_config(config: ConfigDict, *, group_size: int = 1) -> RolloutConfig:
+    sampling = config.sampling
+    return RolloutConfig(
+        sampling=SamplingConfig(sampling.temperature, sampling.max_new_tokens, sampling.context_tokens),
+        group_size=group_size,
+        max_turns=sampling.max_turns,
+    )
+
+
+def make_evaluator(config: ConfigDict, policy: Policy) -> Evaluator:
+    where = EvalConfig(config.seed, config.eval.scenes, config.eval.batch, tuple(config.eval.kinds))
+    return Evaluator(policy, where, rollout_config(config), tools=TOOLS)
+
+
+def rl_config(config: ConfigDict) -> RLConfig:
+    """Static settings of the RL step, checked."""
+    check_group_size(config.rollout.group_size)
+    rewards, loss = config.rewards, config.algorithm
+    return RLConfig(
+        rewards=RewardConfig(norm=rewards.norm, curiosity=CuriosityConfig(kind=rewards.curiosity)),
+        loss=GRPOConfig(
+            loss=loss.loss,
+            aggregation=loss.aggregation,
+            e_low=loss.e_low,
+            e_high=loss.e_high,
+            kl_beta=loss.kl_beta,
+            entropy_bonus=loss.entropy_bonus,
+            max_completion=config.sampling.context_tokens,
+            log_turns=config.sampling.max_turns,
+        ),
+        advantage_scale=loss.advantage_scale,
+        temperature=config.sampling.temperature,
+        micro_batches=config.optimizer.micro_batches,
+    )
+
+
+def window_lengths(config: ConfigDict) -> dict[str, tuple[int, ...]]:
+    """Lengths of the moving averages: those that are always logged, and the curriculum's own."""
+    own = tuple(config.curriculum.windows)
+    return {name: tuple(sorted({*lengths, *own})) for name, lengths in windows.DEFAULT_LENGTHS.items()}
+
+
+def reward_curriculum(config: ConfigDict) -> Curriculum:
+    """The curriculum of a config, validated against the metrics that will be logged."""
+    table = config.curriculum
+    stages = tuple(
+        Stage(
+            name=stage["name"],
+            weights=tuple(sorted(stage["weights"].items())),
+            exits=tuple(curriculum.exit_from_config(e) for e in stage.get("exits", ())),
+            min_steps=stage.get("min_steps", 0),
+            entry_metric=stage.get("entry_metric", ""),
+        )
+        for stage in table.stages
+    )
+    made = Curriculum(
+        stages, table.evaluation_frequency, curriculum.Rollback(cooldown_steps=table.rollback_cooldown_steps)
+    )
+    curriculum.validate(made, windows.names(window_lengths(config)))
+    return made
+
+
+def replace_correction(config: RLConfig, correction: str) -> RLConfig:
+    """The same settings with a sampler-to-trainer importance weight."""
+    return dataclasses.replace(config, loss=dataclasses.replace(config.loss, correction=correction))

@@ -1,0 +1,69 @@
+"""`python -m pixelis_jax.main --config=configs/rft.py [--workdir=DIR] [--config.a.b=v]`: every training and evaluation job.
+
+The same command on the same workdir resumes. The default workdir is `runs/<config name>`.
+"""
+
+import sys
+from pathlib import Path
+
+from pixelis_jax.cli import run_cli
+from pixelis_jax.types import UserError
+
+USAGE = """usage: python -m pixelis_jax.main --config=configs/NAME.py[:VARIANT] [--workdir=DIR] [--config.FIELD=VALUE ...]
+
+jobs: configs/rft.py (GRPO with tools, the main one), sft.py, pretrain.py, eval.py; `:smoke` is a seconds-long version
+of each. Fields are listed, each with a comment, in the config file. The same command on the same workdir resumes.
+
+  --workdir=DIR      where everything is written (default: runs/<config name>)
+  --help             this text
+"""
+
+
+def main() -> int:
+    """Parse, set up the compile cache, run the job."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(USAGE, end="")
+        return 0
+    from pixelis_jax import config as configs
+
+    config, rest = configs.from_argv(sys.argv[1:])
+    workdir = None
+    for argument in rest:
+        name, _, value = argument.partition("=")
+        if name != "--workdir" or not value:
+            raise UserError(f"argument {argument!r} is unknown; see --help")
+        workdir = Path(value)
+    workdir = workdir or default_workdir(sys.argv[1:])
+    from pixelis_jax.workdir import Workdir
+
+    if Workdir(workdir).finished(config.total_steps):
+        print(f"{workdir}: this job is finished (summary.json); name another --workdir for a new one")
+        return 0
+    set_up_jax()
+    from pixelis_jax import train
+
+    train.run(config, workdir)
+    return 0
+
+
+def default_workdir(arguments: list[str]) -> Path:
+    """`runs/<config name>[_variant]`."""
+    path = next(a.partition("=")[2] for a in arguments if a.startswith("--config="))
+    file, _, variant = path.partition(":")
+    return Path("runs") / (Path(file).stem + (f"_{variant}" if variant else ""))
+
+
+def set_up_jax() -> None:
+    """The compile cache, on by default: JAX_COMPILATION_CACHE_DIR names another place."""
+    import os
+
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pixelis_jax" / "compiled"
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+if __name__ == "__main__":
+    run_cli(main)

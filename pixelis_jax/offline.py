@@ -1,0 +1,129 @@
+"""The parts of a supervised job between the lines of `train.train_offline`: pretraining of all weights, SFT of an adapter."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+from jax import Array
+from ml_collections import ConfigDict
+
+from pixelis_jax import assembly, parallel, reading, tiny, train_step
+from pixelis_jax.data import demonstrations
+from pixelis_jax.data.demonstrations import DemonstrationBatch
+from pixelis_jax.models import peft, weights
+from pixelis_jax.models import policy as policies
+from pixelis_jax.reading import READER
+from pixelis_jax.runtime import Run
+from pixelis_jax.tools import TOOLS
+from pixelis_jax.tools.base import schemas
+from pixelis_jax.train_step import TrainState
+
+PyTree = Any
+
+
+class Offline:
+    """SFT of an adapter on oracle dialogues. Holds no training state: that is passed in."""
+
+    def __init__(self, config: ConfigDict) -> None:
+        self.config = config
+        self.policy = self.make_policy()
+        self.tx = assembly.make_optimizer(config.optimizer, config.total_steps)
+        self.step_fn = train_step.make_sft_step(
+            self.policy.model, self.tx, micro_batches=config.optimizer.micro_batches
+        )
+
+    def make_policy(self) -> policies.Policy:
+        """The base model that the job starts from."""
+        return assembly.load_policy(self.config)
+
+    def abstract_state(self) -> TrainState:
+        """Shapes and shardings of the state, for a restore that should not first compute what it replaces."""
+        return self.first_state_of({"lora": assembly.starting_adapter(self.config, self.policy)[0]})
+
+    def prepare(self, run: Run, state: TrainState) -> TrainState:
+        """Work before the first step of a run that starts at step 0."""
+        return state
+
+    def first_state_of(self, trainable: PyTree) -> TrainState:
+        """State at step 0 with `trainable`, placed on the mesh by the rule table."""
+        state = train_step.init_state(trainable, self.tx)
+        return jax.device_put(state, parallel.param_shardings(self.policy.mesh, state))
+
+    def batches(self, start: int) -> Iterator[DemonstrationBatch]:
+        """Batches from step `start` on."""
+        return demonstrations.batches(
+            assembly.demonstration_config(self.config),
+            self.policy.processor,
+            schemas(TOOLS),
+            start=start,
+            stop=self.config.total_steps,
+            workers=self.config.data.workers,
+        )
+
+    def train_step(
+        self, state: TrainState, batch: DemonstrationBatch, step: int
+    ) -> tuple[TrainState, Mapping[str, Array]]:
+        """One update."""
+        return self.step_fn(state, {"params": self.policy.params}, parallel.put_batch(self.policy.mesh, batch))
+
+    def keep(self, run: Run, state: TrainState) -> tuple[policies.Policy, PyTree]:
+        """Write the result; returns what to evaluate: (policy, adapter)."""
+        lora = state.trainable["lora"]
+        shape = assembly.lora_config(self.config)
+        peft.save(run.path / "adapter", lora, lora=shape, base_name=self.config.model.name)
+        run.say(f"adapter written to {run.path / 'adapter'} (PEFT layout)")
+        return self.policy, lora
+
+
+class Pretrain(Offline):
+    """All weights from scratch: the vision tower reads charts first, then dialogues with the reading loss beside them."""
+
+    _pool: reading.Charts | None = None
+
+    def make_policy(self) -> policies.Policy:
+        """Fresh weights, or those of `model.init_from`."""
+        return assembly.new_policy(self.config)
+
+    def abstract_state(self) -> TrainState:
+        return self.first_state_of({"params": self.policy.params, READER: reading.init_reader(self.policy.model)})
+
+    def prepare(self, run: Run, state: TrainState) -> TrainState:
+        """Reading alone, which later steps build on."""
+        settings = assembly.reading_config(self.config)
+        params, reader = reading.read_first(self.policy, self.pool, settings, run.say)
+        return self.first_state_of({"params": params, READER: reader})
+
+    @property
+    def pool(self) -> reading.Charts:
+        """The charts, rendered when first asked for."""
+        if self._pool is None:
+            self._pool = reading.make_pool(
+                self.config.seed,
+                self.policy.processor,
+                charts=self.config.reading.charts,
+                workers=self.config.data.workers,
+            )
+        return self._pool
+
+    def train_step(
+        self, state: TrainState, batch: DemonstrationBatch, step: int
+    ) -> tuple[TrainState, Mapping[str, Array]]:
+        charts = reading.take(self.pool, step, count=self.config.reading.batch)
+        return self.step_fn(state, {}, parallel.put_batch(self.policy.mesh, batch), charts)
+
+    def keep(self, run: Run, state: TrainState) -> tuple[policies.Policy, PyTree]:
+        """The whole model directory; weights in half precision, which is how it is shipped."""
+        policy = policies.with_params(self.policy, state.trainable["params"])
+        processor, target = policy.processor, run.path / "model"
+        tiny.write_directory(target, processor.tokenizer, policy.model.config, overview=processor.overview)
+        weights.save(target, policy.params, config=policy.model.config, dtype="float16")
+        run.say(f"model written to {target} (Hugging Face layout)")
+        return policy, None
+
+
+JOBS = {"sft": Offline, "pretrain": Pretrain}
+
+
+def scalars_of(metrics: Mapping[str, Array]) -> dict[str, float]:
+    """Device scalars as Python numbers."""
+    return {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}

@@ -1,0 +1,205 @@
+"""The parts of an online RL job between the lines of `train.train_online`."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import grain
+import jax
+import numpy as np
+from jax import Array
+from ml_collections import ConfigDict
+
+from pixelis_jax import assembly, curriculum, parallel, train_step
+from pixelis_jax.algorithms.agreement import NAME, sampler_trainer_difference
+from pixelis_jax.data.pixelsearch.questions import make_task
+from pixelis_jax.evaluation import success_of
+from pixelis_jax.metrics import trajectories, windows
+from pixelis_jax.models import peft
+from pixelis_jax.rewards import orchestrator
+from pixelis_jax.rollout import Rollout, Sampler
+from pixelis_jax.rollout.collate import trajectory_batch
+from pixelis_jax.runtime import Host, Run
+from pixelis_jax.tools import TOOLS
+from pixelis_jax.train_step import RLStep, RowNumbers, TrainState
+from pixelis_jax.types import Task, TrajectoryBatch, UserError
+
+PyTree = Any
+# (mean, max) of |sampler - trainer| log-prob above which the correction is switched on; ten times that stops the run.
+AGREEMENT_BOUNDS = {"float32": (1e-4, 1e-4), "bfloat16": (5e-3, 0.1)}
+STAGE_FOLDERS = ("rft_adapters_base", "rft_adapters_coherence", "rft_adapters_full")
+
+
+class Online:
+    """Policy, sampler, step functions and curriculum of an RFT config. Holds no training state: that is passed in."""
+
+    def __init__(self, config: ConfigDict) -> None:
+        self.config = config
+        self.curriculum = assembly.reward_curriculum(config)
+        self.rl_config = assembly.rl_config(config)
+        self.policy = assembly.load_policy(config)
+        self.start, self.origin = assembly.starting_adapter(config, self.policy)
+        self.tx = assembly.make_optimizer(config.optimizer, config.total_steps)
+        self.step_fns = RLStep(self.policy.model, self.tx, self.rl_config)
+        self.evaluator = assembly.make_evaluator(config, self.policy)
+        rollout = assembly.rollout_config(config, group_size=config.rollout.group_size)
+        engine = self.evaluator.engine(rollout.sampling)
+        self.sampler = Sampler(self.policy, rollout, tools=TOOLS, engine=engine)
+        self._gated = False
+
+    @property
+    def adapter_hash(self) -> str:
+        digest = hashlib.sha256()
+        for leaf in jax.tree.leaves(jax.device_get(self.start)):
+            digest.update(leaf.tobytes())
+        return digest.hexdigest()
+
+    # State ----------------------------------------------------------------------------------------------------------
+    def first_state(self) -> TrainState:
+        """State at step 0: a copy of the starting adapter (the original stays as the KL reference)."""
+        lora = jax.tree.map(lambda x: x.copy(), self.start)
+        key = jax.random.fold_in(jax.random.key(self.config.seed), 2)
+        rewards = orchestrator.init(key, self.rl_config.rewards)
+        state = train_step.init_state({"lora": lora}, self.tx, rewards)
+        return jax.device_put(state, parallel.replicated(self.policy.mesh))
+
+    def first_host(self) -> Host:
+        """What the host remembers between steps, as JSON values."""
+        return {
+            "curriculum": curriculum.to_json(curriculum.init(self.curriculum)),
+            "windows": windows.to_json(windows.init(assembly.window_lengths(self.config))),
+            "correction": self.rl_config.loss.correction,
+            "coordinates": "pixels",
+            "pixel_budgets": [list(map(int, (b.min_pixels, b.max_pixels))) for b in assembly.budgets(self.config)],
+        }
+
+    # One step, in order ---------------------------------------------------------------------------------------------
+    def prompts(self, start: int) -> Iterator[list[Task]]:
+        """Endless training prompts from step `start` on: a pure function of (seed, step), rendered ahead by a thread."""
+        cfg = self.config.rollout
+        kinds = tuple(cfg.kinds)
+
+        def tasks(step: int) -> list[Task]:
+            first = int(step) * cfg.prompts
+            return [make_task(self.config.seed, "train", first + i, kinds=kinds) for i in range(cfg.prompts)]
+
+        steps = grain.MapDataset.range(start, self.config.total_steps).map(tasks)
+        yield from steps.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4))
+
+    def verify(self, rollout: Rollout) -> TrajectoryBatch:
+        """Strings end here: answers are checked, calls become ids, rows go to the device."""
+        sampling = self.config.sampling
+        batch = trajectory_batch(
+            rollout.trajectories,
+            rollout.features,
+            success_of,
+            length=sampling.context_tokens,
+            calls=sampling.max_turns,
+            pad=self.policy.processor.pad,
+        )
+        rest = parallel.put_batch(self.policy.mesh, dataclasses.replace(batch, features=None))
+        return dataclasses.replace(rest, features=rollout.features)
+
+    def gate(self, run: Run, state: TrainState, batch: TrajectoryBatch, host: Host) -> None:
+        """Once a process: sampler and trainer must give the sampled tokens the same log-probs before anything is learned."""
+        if self._gated:
+            return
+        self._gated = True
+        logp = self.step_fns.logp(self.frozen, state.trainable["lora"], batch)
+        mask = batch.rows.policy
+        found = jax.device_get(sampler_trainer_difference(logp, batch.logp_sampler, mask).reduce())
+        mean, top = float(found[f"{NAME}/mean"]), float(found[f"{NAME}/max"])
+        mean_bound, max_bound = AGREEMENT_BOUNDS[self.config.model.dtype]
+        run.say(f"start-up gate: |sampler - trainer log-prob| mean {mean:.2e}, max {top:.2e} (bound {max_bound:.0e})")
+        excess = max(mean / mean_bound, top / max_bound)
+        if not excess <= 10:
+            raise UserError(
+                f"sampler and trainer log-probs differ by {top:.2e}, over ten times the bound {max_bound:.0e}:"
+                " training would be off-policy from the first step; report this with your run.json"
+            )
+        if excess > 1 and host["correction"] == "none":
+            run.say("above the bound: the importance weight token_truncate is switched on")
+            host["correction"] = "token_truncate"
+
+    def train_step(
+        self, state: TrainState, batch: TrajectoryBatch, host: Host
+    ) -> tuple[TrainState, dict[str, Array], RowNumbers]:
+        """Rewards, advantages and one update with the current stage's weights."""
+        if host["correction"] != self.step_fns.config.loss.correction:
+            config = assembly.replace_correction(self.rl_config, host["correction"])
+            self.step_fns = RLStep(self.policy.model, self.tx, config)
+        stage = curriculum.current(self.curriculum, curriculum.from_json(host["curriculum"]))
+        return self.step_fns.train_step(state, self.frozen, self.start, batch, weights=stage.weights)
+
+    def advance(
+        self, host: Host, metrics: Mapping[str, Array], rollout: Rollout, step: int
+    ) -> tuple[Host, dict[str, float | None]]:
+        """Moving averages and the curriculum one step on; returns (new host state, all scalars of the step)."""
+        scalars: dict[str, float | None] = {k: float(v) for k, v in jax.device_get(dict(metrics)).items()}
+        scalars |= rollout_scalars(rollout)
+        moved = windows.update(windows.from_json(host["windows"]), scalars)
+        scalars |= windows.averages(moved)
+        before = curriculum.from_json(host["curriculum"])
+        state = curriculum.update(self.curriculum, before, scalars, step)
+        stage = curriculum.current(self.curriculum, before)
+        scalars |= {f"curriculum/weight/{name}": weight for name, weight in stage.weights}
+        scalars |= {"curriculum/stage": before.stage, "curriculum/transitions": len(state.transitions)}
+        return host | {"windows": windows.to_json(moved), "curriculum": curriculum.to_json(state)}, scalars
+
+    def keep_stage_adapter(self, run: Run, state: TrainState, host: Host, step: int) -> None:
+        """At a change of stage: say it, and keep the adapter that the finished stage ended with."""
+        for change in curriculum.from_json(host["curriculum"]).transitions:
+            if change.step == step:
+                cause = ", ".join(f"{name} {value:.3f}" for name, value in change.metrics)
+                run.say(f"step {step}: {change.source} -> {change.target} ({change.cause}: {cause or 'step count'})")
+                names = [stage.name for stage in self.curriculum.stages]
+                folder = STAGE_FOLDERS[min(names.index(change.source), len(STAGE_FOLDERS) - 1)]
+                self.save_adapter(run, state, folder)
+
+    def save_adapter(self, run: Run, state: TrainState, folder: str) -> None:
+        shape = assembly.lora_config(self.config)
+        peft.save(run.path / folder, state.trainable["lora"], lora=shape, base_name=self.config.model.name)
+
+    def records(self, rollout: Rollout, numbers: RowNumbers) -> list[dict[str, Any]]:
+        """The first rows of the step for trajectories.jsonl."""
+        host = jax.device_get(numbers)
+        count = min(self.config.logging.rollouts, len(rollout.trajectories))
+        return [
+            trajectories.record(rollout.trajectories[i], {name: float(v[i]) for name, v in host.items()})
+            for i in range(count)
+        ]
+
+    def headline(self, scalars: Mapping[str, float | None]) -> dict[str, float]:
+        """What the progress line shows."""
+        names = ("success_rate", "rapr", "reward", "kl", "curriculum/stage")
+        return {name.removeprefix("curriculum/"): scalars[name] or 0.0 for name in names}
+
+    @property
+    def frozen(self) -> PyTree:
+        return {"params": self.policy.params}
+
+
+def rollout_scalars(rollout: Rollout) -> dict[str, float]:
+    """Host-side metrics of a step's rollouts, over all rows, excluded ones too."""
+    done = rollout.trajectories
+    tokens = np.array([t.policy.sum() for t in done], float)
+    turns = np.array([len(t.turns) for t in done], float)
+    calls = sum(turn.call is not None for t in done for turn in t.turns)
+    out = {
+        "rollout/clipped_share": float(np.mean([t.status == "truncated" for t in done])),
+        "rollout/over_turn_share": float(np.mean([t.status == "over_turn" for t in done])),
+        "tool/parse_failures": float(sum(turn.error is not None for t in done for turn in t.turns)),
+        "visual_op_ratio": calls / max(1.0, float(turns.sum())),
+    }
+    for name, values in (("length_tokens", tokens), ("turns", turns)):
+        out |= {
+            f"rollout/{name}/min": values.min(),
+            f"rollout/{name}/mean": values.mean(),
+            f"rollout/{name}/max": values.max(),
+        }
+    kinds: dict[str, list[float]] = {}
+    for t in done:
+        kinds.setdefault(t.task.task_type, []).append(success_of(t.task, t.answer))
+    out |= {f"success_rate/{kind}": float(np.mean(v)) for kind, v in kinds.items()}
+    return {name: float(value) for name, value in out.items()}

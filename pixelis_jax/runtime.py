@@ -1,0 +1,144 @@
+"""One attempt at a job: lock, resume, log files, checkpoints, signals. What the loops in train.py call around their steps."""
+
+import resource
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+from absl import logging
+from ml_collections import ConfigDict
+
+from pixelis_jax.checkpoints import Checkpoints
+from pixelis_jax.config import flatten
+from pixelis_jax.metrics.progress import Progress
+from pixelis_jax.metrics.writer import MetricWriter
+from pixelis_jax.types import UserError
+from pixelis_jax.workdir import Workdir
+
+PyTree = Any
+Host = dict[str, Any]
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Run:
+    """A context manager around a job. `stopped` becomes True when a signal asks to end after this step."""
+
+    def __init__(self, config: ConfigDict, workdir: Path, *, hashes: Mapping[str, str]) -> None:
+        self.config = config
+        self.hashes = hashes
+        self.workdir = Workdir(workdir)
+        self.path = workdir
+        self.stopped = False
+        self._handlers: dict[int, Any] = {}
+        self._phase_start = 0.0
+        self._phases: dict[str, float] = {}
+
+    def __enter__(self) -> "Run":
+        self.workdir.__enter__()
+        try:
+            self.resumed = self.workdir.begin(self.config, seed=self.config.seed, hashes=self.hashes)
+            self.checkpoints = Checkpoints(self.path, keep=self.config.checkpoint.keep)
+            self.writer = MetricWriter(self.path)
+        except BaseException:
+            self.workdir.__exit__()
+            raise
+        for number in _SIGNALS:
+            self._handlers[number] = signal.signal(number, self._stop)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        try:
+            self.writer.close()
+            self.checkpoints.close()
+        finally:
+            self.workdir.__exit__()
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """Ends the loop after this step; the default handler comes back, so that a second signal ends at once."""
+        self.stopped = True
+        signal.signal(number, self._handlers[number])
+        self.say(f"{signal.Signals(number).name}: ending after this step")
+
+    def restore(self, state: PyTree, host: Host) -> tuple[int, PyTree, Host]:
+        """(step, state, host) of the last whole checkpoint, or 0 and what was given; all files are cut back to it."""
+        named = self.config.checkpoint.restore_step
+        restored = self.checkpoints.restore(state, None if named < 0 else named)
+        if restored is None and named >= 0:
+            raise UserError(f"checkpoint.restore_step={named}: {self.path} has no checkpoint")
+        step = None if restored is None else restored[0]
+        self.checkpoints.resume_from(step)
+        self.writer.resume_from(step)
+        if restored is None:
+            if self.resumed:
+                logging.warning("%s has no whole checkpoint yet: starting at step 0", self.path)
+            self.writer.write_hparams(flatten(self.config))
+            return 0, state, host
+        self.say(f"resumed from step {restored[0]}")
+        return restored
+
+    def steps(self, start: int, label: str) -> Iterator[int]:
+        """Numbers of the steps still to do, with a progress line, until `total_steps` or a signal."""
+        total = self.config.total_steps
+        with Progress(total, label=label, initial=start) as self._progress:
+            for step in range(start + 1, total + 1):
+                self._begin_step()
+                yield step
+                if self.stopped:
+                    return
+
+    def show(self, numbers: Mapping[str, float]) -> None:
+        """Count one step as done on the progress line, with a few numbers."""
+        self._progress.update(1, numbers)
+
+    def say(self, text: str) -> None:
+        """A line of its own, beside the progress line."""
+        progress: Progress | None = vars(self).get("_progress")
+        if progress is None:
+            print(text, flush=True)
+        else:
+            progress.say(text)
+
+    def phase(self, name: str) -> None:
+        """The time since the last call (or the step's start) was spent on `name`."""
+        now = time.monotonic()
+        self._phases[name] = self._phases.get(name, 0.0) + now - self._phase_start
+        self._phase_start = now
+
+    def log(self, step: int, scalars: Mapping[str, Any], *, policy_tokens: int) -> None:
+        """End the step's lines in metrics.jsonl and perf.jsonl. Call before `checkpoint`: a kill then loses only repeats."""
+        seconds = sum(self._phases.values())
+        self.writer.write_scalars(step, scalars)
+        perf = {f"seconds/{name}": value for name, value in self._phases.items()}
+        perf["tokens_per_s"] = policy_tokens / max(seconds, 1e-9)
+        perf["memory/host_peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if stats := jax.local_devices()[0].memory_stats():
+            perf["memory/device_peak_mib"] = stats.get("peak_bytes_in_use", 0) / 2**20
+        self.writer.write_perf(step, perf)
+        self.writer.flush()
+
+    def checkpoint(self, step: int, state: PyTree, host: Host) -> None:
+        """Save where the config's interval, the last step or a signal says so."""
+        if step % self.config.checkpoint.every_steps == 0 or step == self.config.total_steps or self.stopped:
+            self.checkpoints.save(step, state, host)
+            self.workdir.note_wall()
+
+    def _begin_step(self) -> None:
+        self._phases = {}
+        self._phase_start = time.monotonic()
+
+
+def write_rollouts(writer: MetricWriter, step: int, records: Sequence[dict[str, Any]]) -> None:
+    """Whole rollouts into trajectories.jsonl, and the first of them into TensorBoard as text and pictures."""
+    from pixelis_jax.metrics.trajectories import as_text
+
+    writer.write_trajectories(step, records)
+    if records:
+        first = records[0]
+        writer.write_texts(step, {"rollout": as_text(first)})
+        writer.write_images(step, {f"rollout/image_{i + 1}": image for i, image in enumerate(first["images"])})

@@ -1,0 +1,84 @@
+"""The end of a job: held-out evaluation, summary.json, and what the user reads last."""
+
+import json
+from typing import Any
+
+from pixelis_jax.evaluation import EvalResult, evaluate_modes
+from pixelis_jax.metrics.files import atomic_write
+from pixelis_jax.online import Online
+from pixelis_jax.runtime import Host, Run
+from pixelis_jax.train_step import TrainState
+
+_BEFORE = ("tools_on", "forced_zoom", "greedy")
+_AFTER = ("tools_on", "tools_off", "forced_direct", "forced_zoom", "greedy")
+
+
+def write_online_summary(run: Run, job: Online, state: TrainState, host: Host) -> None:
+    """Evaluate base, start and result on the same held-out scenes; write final_eval.json and summary.json; tell the user."""
+    lora = state.trainable["lora"]
+    job.save_adapter(run, state, "adapter")
+    results = {
+        "base": evaluate_modes(job.evaluator, ("tools_on",), None, run.say, label="base"),
+        "before": evaluate_modes(job.evaluator, _BEFORE, job.start, run.say, label="before"),
+        "after": evaluate_modes(job.evaluator, _AFTER, lora, run.say, label="after"),
+    }
+    content = {name: {mode: r.record() for mode, r in modes.items()} for name, modes in results.items()}
+    atomic_write(run.path / "final_eval.json", json.dumps(content, indent=1) + "\n")
+    before, after = results["before"], results["after"]
+    summary: dict[str, Any] = {
+        "success_base": results["base"]["tools_on"].success,
+        "success_before": before["tools_on"].success,
+        "success_after": after["tools_on"].success,
+        "success_tools_off": after["tools_off"].success,
+        "success_forced_direct": after["forced_direct"].success,
+        "success_forced_zoom_before": before["forced_zoom"].success,
+        "success_forced_zoom_after": after["forced_zoom"].success,
+        "success_greedy_before": before["greedy"].success,
+        "success_greedy_after": after["greedy"].success,
+        "by_task": {
+            name: {kind: share for kind, (share, _) in modes["tools_on"].by_kind.items()}
+            for name, modes in results.items()
+        },
+        "rapr_before": before["tools_on"].rapr,
+        "rapr_after": after["tools_on"].rapr,
+        "valid_calls_after": after["tools_on"].valid_calls,
+        "steps": int(state.step),
+        "transitions": host["curriculum"]["transitions"],
+        "wall_s": round(run.workdir.wall_s(), 1),
+        "seed": job.config.seed,
+    }
+    atomic_write(run.path / "summary.json", json.dumps(summary, indent=1) + "\n")
+    run.workdir.mark_finished(job.config.total_steps)
+    run.say(_online_text(run, summary))
+
+
+def _online_text(run: Run, s: dict[str, Any]) -> str:
+    changes = "; ".join(f"step {t['step']}: {t['source']} -> {t['target']} ({t['cause']})" for t in s["transitions"])
+    return "\n".join(
+        [
+            "",
+            f"Success on held-out questions that need a closer look: {s['success_before']:.2f} -> {s['success_after']:.2f}"
+            f" (tools off {s['success_tools_off']:.2f}, forced direct {s['success_forced_direct']:.2f})",
+            f"Greedy {s['success_greedy_before']:.2f} -> {s['success_greedy_after']:.2f};"
+            f" with ZOOM forced {s['success_forced_zoom_before']:.2f} -> {s['success_forced_zoom_after']:.2f};"
+            f" looks closer in {s['rapr_before']:.2f} -> {s['rapr_after']:.2f} of the dialogues",
+            f"Curriculum: {changes or 'no change of stage'}",
+            f"{s['steps']} steps in {s['wall_s']:.0f} s. Everything is in {run.path}/ (docs/files.md)",
+            f"Next: tensorboard --logdir {run.path}/tensorboard",
+            f"      python -m pixelis_jax.export --workdir={run.path} --to=peft --out=my-adapter",
+        ]
+    )
+
+
+def write_offline_summary(run: Run, results: dict[str, EvalResult]) -> None:
+    """summary.json of a supervised or evaluation job, and its lines for the user."""
+    content = {mode: result.record() for mode, result in results.items()}
+    summary = {
+        "eval": content,
+        "steps": run.config.total_steps,
+        "seed": run.config.seed,
+        "wall_s": run.workdir.wall_s(),
+    }
+    atomic_write(run.path / "summary.json", json.dumps(summary, indent=1) + "\n")
+    run.workdir.mark_finished(run.config.total_steps)
+    run.say(f"Everything is in {run.path}/ (docs/files.md)")
