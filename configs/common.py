@@ -56,7 +56,7 @@ def sampling() -> ml_collections.ConfigDict:
     group = ml_collections.ConfigDict()
     group.temperature = 1.0  # of sampler and trainer alike
     group.max_new_tokens = 32  # tokens a turn
-    group.context_tokens = 176  # tokens a dialogue, images included
+    group.context_tokens = 152  # tokens a dialogue, images included
     group.max_turns = 3  # assistant turns a dialogue
     return group
 
