@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 from jax import Array
+from jax.sharding import NamedSharding
 
 from pixelis_jax import update as updates
 from pixelis_jax.algorithms import advantages as advantage
@@ -47,7 +48,39 @@ def init_state(trainable: PyTree, tx: optax.GradientTransformation, rewards: Rew
     return TrainState(jnp.zeros((), jnp.int32), trainable, tx.init(trainable), rewards)
 
 
-SftStep = Callable[..., tuple[TrainState, dict[str, Array]]]
+class StateStep:
+    """A jitted `(state, ...) -> (state, ...)` that donates the state and lays the new one out as it found it.
+
+    Left to itself the compiler may give the new state other shardings, and the second call would compile once more.
+    """
+
+    def __init__(self, step: Callable[..., Any], *, outputs: int, static: tuple[str, ...] = ()) -> None:
+        """`outputs` is the length of the tuple that `step` returns; `static` names its compile-time arguments."""
+        self._step = step
+        self._outputs = outputs
+        self._static = static
+        self._jitted: Any = None
+
+    def __call__(self, state: TrainState, *args: Any, **options: Any) -> Any:
+        return self.jitted(state)(state, *args, **options)
+
+    def jitted(self, state: TrainState) -> Any:
+        """The jit function; `state` (arrays or abstract ones) fixes the layout when first asked for."""
+        if self._jitted is None:
+            layout = jax.tree.map(_mesh_sharding, state)
+            self._jitted = jax.jit(
+                self._step,
+                static_argnames=self._static,
+                donate_argnums=0,
+                out_shardings=(layout, *[None] * (self._outputs - 1)),
+            )
+        return self._jitted
+
+
+def _mesh_sharding(leaf: Any) -> NamedSharding | None:
+    """Where a leaf lies on a mesh; None (the compiler's choice) for one that was put nowhere."""
+    sharding = getattr(leaf, "sharding", None)
+    return sharding if isinstance(sharding, NamedSharding) else None
 
 
 def demonstration_features(model: Qwen2_5_VL, variables: PyTree, batch: DemonstrationBatch) -> Array:
@@ -56,7 +89,7 @@ def demonstration_features(model: Qwen2_5_VL, variables: PyTree, batch: Demonstr
     return jnp.concatenate(parts)
 
 
-def make_sft_step(model: Qwen2_5_VL, tx: optax.GradientTransformation, *, micro_batches: int) -> SftStep:
+def make_sft_step(model: Qwen2_5_VL, tx: optax.GradientTransformation, *, micro_batches: int) -> StateStep:
     """Token-mean cross-entropy step; with `charts`, their reading loss is added.
 
     The vision tower is trained exactly where `trainable` holds "params".
@@ -88,7 +121,7 @@ def make_sft_step(model: Qwen2_5_VL, tx: optax.GradientTransformation, *, micro_
         )
         return dataclasses.replace(state, step=state.step + 1, trainable=trainable, opt_state=opt_state), metrics
 
-    return jax.jit(step, donate_argnums=0)
+    return StateStep(step, outputs=2)
 
 
 def _answer_stats(logp: Array, policy: Array, weights: Array) -> dict[str, tuple[Array, Array]]:
@@ -130,8 +163,8 @@ class RLStep:
         self.config = config
         self.logp = jax.jit(self._logp)
         self.score = jax.jit(self._score, static_argnames="weights")
-        self.update = jax.jit(self._update, donate_argnames="state")
-        self.train_step = jax.jit(self._train_step, static_argnames="weights", donate_argnames="state")
+        self.update = StateStep(self._update, outputs=2)
+        self.train_step = StateStep(self._train_step, outputs=3, static=("weights",))
 
     def _train_step(
         self, state: TrainState, frozen: PyTree, reference: PyTree, batch: TrajectoryBatch, *, weights: Weights
