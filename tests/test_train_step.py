@@ -1,0 +1,237 @@
+"""The compiled steps: numbers at step 0, what a mask leaves untouched, and how often they compile."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import rl_batch
+from rl_batch import FULL, GOAL, ROWS, SCORES
+
+from pixelis_jax import parallel, train_step
+from pixelis_jax.data import demonstrations
+from pixelis_jax.data.demonstrations import DemonstrationConfig
+from pixelis_jax.tools import TOOLS
+from pixelis_jax.tools.base import schemas
+from pixelis_jax.train_step import RLStep
+
+
+class Setup:
+    """A policy, a batch and an adapter, placed once; `run` is one whole step from a fresh state."""
+
+    def __init__(self, policy):
+        self.policy = policy
+        self.batch = rl_batch.trajectory_batch(policy)
+        self.adapter = rl_batch.make_adapter(policy.params)
+        self.reference = jax.device_put(self.adapter, parallel.replicated(policy.mesh))
+        self.frozen = {"params": policy.params}
+        self.tx = optax.sgd(0.1, momentum=0.9)
+        self.steps = {}
+
+    def step(self, **options) -> RLStep:
+        key = tuple(sorted(options.items()))
+        if key not in self.steps:
+            self.steps[key] = RLStep(self.policy.model, self.tx, rl_batch.rl_config(**options))
+        return self.steps[key]
+
+    def state(self, step: RLStep):
+        return rl_batch.first_state(self.policy.mesh, step.config, step.tx, self.adapter)
+
+    def run(self, batch=None, weights=GOAL, **options):
+        step = self.step(**options)
+        batch = self.batch if batch is None else batch
+        return step.train_step(self.state(step), self.frozen, self.reference, batch, weights=weights)
+
+    def put(self, tree):
+        return parallel.put_batch(self.policy.mesh, tree)
+
+
+@pytest.fixture(scope="module")
+def setup(small_policy):
+    return Setup(small_policy)
+
+
+def rewards_replaced(batch, **arrays):
+    return dataclasses.replace(batch, rewards=dataclasses.replace(batch.rewards, **arrays))
+
+
+def leaves(tree):
+    return [np.asarray(x) for x in jax.tree.leaves(tree)]
+
+
+def assert_close(a, b, tolerance):
+    for x, y in zip(leaves(a), leaves(b), strict=True):
+        assert np.abs(x - y).max() <= tolerance
+
+
+def assert_equal(a, b):
+    assert [x.tobytes() for x in leaves(a)] == [y.tobytes() for y in leaves(b)]
+
+
+def lengths(batch):
+    return np.asarray(batch.rows.policy).sum(axis=1)
+
+
+def centred():
+    """Advantages by hand: scores less their group's mean, by the deviation of the batch."""
+    group = np.arange(ROWS) % 2
+    means = np.array([SCORES[group == 0].mean(), SCORES[group == 1].mean()])
+    return (SCORES - means[group]) / (SCORES.std(ddof=1) + 1e-4)
+
+
+# As where several updates follow a rollout: the old log-probs are computed before the first of them.
+OLD = {"aggregation": "grpo", "updates_per_rollout": 2}
+
+
+@pytest.mark.parametrize("options", [{}, OLD])
+def test_at_step_0_the_ratio_is_1_and_the_kl_is_0(setup, options):
+    _, metrics, _ = setup.run(**options)
+    assert metrics["ratio/mean"] == 1.0 and metrics["ratio/max"] == 1.0 and metrics["clip_fraction"] == 0.0
+    assert metrics["kl"] == 0.0
+
+
+def test_the_kl_is_against_the_reference_and_not_the_base(setup):
+    step = setup.step()
+    base = jax.tree.map(jnp.zeros_like, setup.reference)
+    _, metrics, _ = step.train_step(setup.state(step), setup.frozen, base, setup.batch, weights=GOAL)
+    assert metrics["kl"] > 1e-6
+
+
+def test_the_sampled_log_probs_are_the_trainers(setup):
+    _, metrics, _ = setup.run()
+    assert 0 <= metrics["sampler_trainer_logprob_diff/max"] < 1e-5
+    moved = dataclasses.replace(setup.batch, logp_sampler=setup.batch.logp_sampler - 0.5)
+    _, metrics, _ = setup.run(moved)
+    assert metrics["sampler_trainer_logprob_diff/mean"] == pytest.approx(0.5, abs=1e-5)
+
+
+def test_a_loss_of_0_has_a_gradient(setup):
+    """Advantages of a group add up to 0, so their mean over rows is 0 while the gradient is not."""
+    state, metrics, numbers = setup.run(**OLD)
+    assert abs(metrics["loss"]) < 1e-6 and metrics["loss/weight"] == ROWS
+    assert metrics["grad_norm"] > 1e-4
+    assert max(np.abs(a - b).max() for a, b in zip(leaves(state.trainable), leaves(setup.adapter), strict=True)) > 1e-6
+    np.testing.assert_allclose(numbers["advantage"], centred(), atol=1e-5)
+
+
+def test_the_token_mean_by_hand(setup):
+    """dapo: -sum A n / sum n."""
+    _, metrics, _ = setup.run()
+    n = lengths(setup.batch)
+    assert n.min() < n.max()
+    assert metrics["loss"] == pytest.approx(-(centred() * n).sum() / n.sum(), abs=1e-5)
+    assert metrics["loss/weight"] == n.sum()
+
+
+def test_train_step_is_score_then_update(setup):
+    step = setup.step()
+    whole, metrics, numbers = setup.run()
+    state = setup.state(step)
+    scored, rewards, first, more_numbers = step.score(state, setup.frozen, setup.reference, setup.batch, weights=GOAL)
+    state, second = step.update(state, setup.frozen, scored, setup.batch.features)
+    assert_close(whole, dataclasses.replace(state, rewards=rewards), 1e-6)
+    assert_close(metrics, first | second, 1e-5)
+    assert_close(numbers, more_numbers, 1e-6)
+    assert int(whole.step) == 1
+
+
+def test_micro_batches_change_nothing(setup):
+    one, metrics, _ = setup.run()
+    four, others, _ = setup.run(micro_batches=4)
+    assert_close(one.trainable, four.trainable, 1e-6)
+    assert metrics["loss"] == pytest.approx(float(others["loss"]), abs=1e-6)
+
+
+def test_an_excluded_row_changes_nothing(setup):
+    """Whatever its tokens' log-probs, its score and its advantage are."""
+    excluded = np.arange(ROWS) == 3
+    batch = rewards_replaced(setup.batch, excluded=setup.put(excluded))
+    state, metrics, numbers = setup.run(batch)
+    n = lengths(setup.batch)
+    assert metrics["loss/weight"] == n.sum() - n[3] and metrics["skipped/excluded_rows"] == 1
+    assert numbers["advantage"][3] == 0
+    wild = rewards_replaced(batch, score=setup.put(np.where(excluded, np.float32(99), SCORES)))
+    noise = np.where(excluded[:, None], np.float32(-50), np.asarray(batch.logp_sampler))
+    wild = dataclasses.replace(wild, logp_sampler=setup.put(noise))
+    assert_equal((state, metrics, numbers), setup.run(wild))
+
+    step = setup.step()
+    before = setup.state(step)
+    scored, *_ = step.score(before, setup.frozen, setup.reference, batch, weights=GOAL)
+    inputs = scored.inputs
+    bad = dataclasses.replace(
+        inputs,
+        advantages=jnp.where(excluded, jnp.nan, inputs.advantages),
+        logp_ref=jnp.where(excluded[:, None], jnp.nan, inputs.logp_ref),
+    )
+    after = step.update(before, setup.frozen, scored, batch.features)
+    again = step.update(setup.state(step), setup.frozen, dataclasses.replace(scored, inputs=bad), batch.features)
+    assert_equal(after, again)
+
+
+def test_a_step_without_a_row_updates_nothing(setup):
+    step = setup.step()
+    batch = rewards_replaced(setup.batch, excluded=setup.put(np.ones(ROWS, bool)))
+    state, metrics, _ = setup.run(batch)
+    assert metrics["update/skipped"] == 1 and metrics["loss"] == 0 and metrics["loss/weight"] == 0
+    assert all(np.isfinite(x).all() for x in leaves(metrics))
+    fresh = setup.state(step)
+    assert_equal((state.trainable, state.opt_state, state.rewards), (fresh.trainable, fresh.opt_state, fresh.rewards))
+
+
+def test_the_base_is_frozen_and_the_state_donated(setup):
+    before = leaves(setup.frozen)
+    step = setup.step()
+    state = setup.state(step)
+    step.train_step(state, setup.frozen, setup.reference, setup.batch, weights=GOAL)
+    assert [x.tobytes() for x in before] == [x.tobytes() for x in leaves(setup.frozen)]
+    assert all(x.is_deleted() for x in jax.tree.leaves(state.trainable))
+    assert not any(x.is_deleted() for x in jax.tree.leaves((setup.frozen, setup.reference, setup.batch)))
+
+
+def test_two_steps_compile_once_and_a_stage_once_more(setup):
+    step = setup.step()
+    setup.run()
+    state = setup.state(step)
+    compiled = step.train_step.jitted(state)
+    before = compiled._cache_size()
+    measured = []
+    for weights, count in ((GOAL, before), (GOAL, before), (FULL, before + 1), (GOAL, before + 1)):
+        state, metrics, _ = step.train_step(state, setup.frozen, setup.reference, setup.batch, weights=weights)
+        assert compiled._cache_size() == count
+        measured.append(metrics)
+    assert int(state.step) == 4
+    goal, full = measured[1:3]
+    for name in ("coherence", "curiosity"):
+        assert goal[f"reward/{name}/weighted"] == 0 and full[f"reward/{name}/weighted"] != 0
+        assert goal[f"reward/{name}/raw"] != 0
+    assert goal["dynamics/forward_loss"] > 0
+
+
+def test_nothing_moves_between_host_and_device_inside_a_step(setup):
+    step = setup.step()
+    setup.run()
+    state = setup.state(step)
+    with jax.transfer_guard("disallow"):
+        step.train_step(state, setup.frozen, setup.reference, setup.batch, weights=GOAL)
+
+
+def test_the_sft_step_compiles_once(setup):
+    """The rule table gives some leaves of the state a sharding that the compiler would not give back."""
+    policy = setup.policy
+    config = DemonstrationConfig(seed=0, scenes=1, questions=2, row_tokens=224)
+    batch = setup.put(demonstrations.make_batch(config, policy.processor, schemas(TOOLS), 0))
+    tx = optax.adam(1e-3)
+    state = train_step.init_state({"lora": setup.adapter}, tx)
+    state = jax.device_put(state, parallel.param_shardings(policy.mesh, state))
+    layout = [x.sharding for x in jax.tree.leaves(state)]
+    step = train_step.make_sft_step(policy.model, tx, micro_batches=1)
+    losses = []
+    for _ in range(4):
+        state, metrics = step(state, setup.frozen, batch)
+        losses.append(float(metrics["loss"]))
+    assert step.jitted(state)._cache_size() == 1
+    assert [x.sharding for x in jax.tree.leaves(state)] == layout
+    assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
