@@ -94,4 +94,5 @@ def optimizer(*, learning_rate: float, schedule: str, warmup_steps: int) -> ml_c
 
 
 def unknown_variant(file: str, variant: str) -> NoReturn:
+    """Refuses a variant that the config does not have."""
     raise UserError(f"{file} has no variant {variant!r}; use 'smoke' or none")

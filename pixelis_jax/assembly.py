@@ -44,10 +44,12 @@ def budgets(config: ConfigDict) -> tuple[PixelBudget, PixelBudget]:
 
 
 def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
+    """The mesh over all devices."""
     return parallel.make_mesh(parallel.MeshShape(config.mesh.data, config.mesh.fsdp, config.mesh.tensor))
 
 
 def lora_config(config: ConfigDict) -> LoraConfig:
+    """Shape of the adapter."""
     return LoraConfig(config.lora.rank, config.lora.alpha, tuple(config.lora.targets))
 
 
@@ -82,6 +84,7 @@ def new_policy(config: ConfigDict) -> Policy:
 
 
 def reading_config(config: ConfigDict) -> ReadingConfig:
+    """The reading half of pretraining."""
     return ReadingConfig(**config.reading)
 
 
@@ -125,11 +128,13 @@ def make_optimizer(config: ConfigDict, total_steps: int) -> optax.GradientTransf
 
 
 def demonstration_config(config: ConfigDict) -> DemonstrationConfig:
+    """What a supervised batch holds."""
     data = {k: v for k, v in config.data.items() if k != "workers"}
     return DemonstrationConfig(seed=config.seed, **data)
 
 
 def rollout_config(config: ConfigDict, *, group_size: int = 1) -> RolloutConfig:
+    """Budgets of a dialogue."""
     sampling = config.sampling
     return RolloutConfig(
         sampling=SamplingConfig(sampling.temperature, sampling.max_new_tokens, sampling.context_tokens),
@@ -139,6 +144,7 @@ def rollout_config(config: ConfigDict, *, group_size: int = 1) -> RolloutConfig:
 
 
 def make_evaluator(config: ConfigDict, policy: Policy) -> Evaluator:
+    """Held-out evaluation of the policy."""
     where = EvalConfig(config.seed, config.eval.scenes, config.eval.batch, tuple(config.eval.kinds))
     return Evaluator(policy, where, rollout_config(config), tools=TOOLS)
 

@@ -41,7 +41,7 @@ class EvalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvalResult:
-    """Shares in 0..1. `success` is over the questions that need a look; `by_kind` holds (success, count) of each kind."""
+    """Shares in 0..1. `success`: of the questions that need a look; `by_kind`: (success, count) of each kind."""
 
     success: float
     rapr: float
@@ -118,6 +118,7 @@ def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
 
 
 def success_of(task: Task, answer: str | None) -> float:
+    """The verifier's score; 0 without an answer."""
     return 0.0 if answer is None else verify(task, answer)
 
 

@@ -1,4 +1,4 @@
-"""The parts of a supervised job between the lines of `train.train_offline`: pretraining of all weights, SFT of an adapter."""
+"""The parts of a supervised job (pretraining, SFT) between the lines of `train.train_offline`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -76,7 +76,7 @@ class Offline:
 
 
 class Pretrain(Offline):
-    """All weights from scratch: the vision tower reads charts first, then dialogues with the reading loss beside them."""
+    """All weights from scratch: the vision tower reads charts first, and goes on with that beside the dialogues."""
 
     _pool: reading.Charts | None = None
 

@@ -76,7 +76,7 @@ class Online:
 
     # One step, in order ---------------------------------------------------------------------------------------------
     def prompts(self, start: int) -> Iterator[list[Task]]:
-        """Endless training prompts from step `start` on: a pure function of (seed, step), rendered ahead by a thread."""
+        """Training prompts from step `start` on: a pure function of (seed, step), rendered ahead by a thread."""
         cfg = self.config.rollout
         kinds = tuple(cfg.kinds)
 
@@ -102,7 +102,7 @@ class Online:
         return dataclasses.replace(rest, features=rollout.features)
 
     def gate(self, run: Run, state: TrainState, batch: TrajectoryBatch, host: Host) -> None:
-        """Once a process: sampler and trainer must give the sampled tokens the same log-probs before anything is learned."""
+        """Once a process, before anything is learned: sampler and trainer must agree on the sampled tokens."""
         if self._gated:
             return
         self._gated = True

@@ -1,4 +1,4 @@
-"""The reading half of pretraining: the vision tower learns characters from charts before and while the model learns to talk.
+"""The reading half of pretraining: the vision tower learns characters before and while the model learns to talk.
 
 Charts are rendered once into a pool that stays on the device; a throw-away linear head predicts the character whose
 centre lies in each merged token. Dialogues alone show one character at a time, and reading then starts very late.
@@ -15,14 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
-from jax import Array
 
 from pixelis_jax.data.pixelsearch.chart import CLASSES, GRID, make_chart
 from pixelis_jax.models import image_processor, qwen2_5_vl
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import Processor
 from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
-from pixelis_jax.types import ImageBatch
+from pixelis_jax.types import Array, ImageBatch
 
 PyTree = Any
 READER = "reader"  # the collection of the reading head
@@ -31,7 +30,7 @@ _SHARD = 256  # charts a worker makes at a time
 
 @dataclasses.dataclass(frozen=True)
 class ReadingConfig:
-    """`charts` in the pool; `first_steps` of reading alone on `first_batch` charts; then `batch` charts a dialogue step."""
+    """`charts` in the pool; `first_steps` of reading alone on `first_batch` charts; `batch` charts a dialogue step."""
 
     charts: int
     first_steps: int

@@ -1,4 +1,4 @@
-"""One attempt at a job: lock, resume, log files, checkpoints, signals. What the loops in train.py call around their steps."""
+"""One attempt at a job: lock, resume, log files, checkpoints, signals: what train.py calls around its steps."""
 
 import resource
 import signal
@@ -16,7 +16,6 @@ from pixelis_jax.checkpoints import Checkpoints
 from pixelis_jax.config import flatten
 from pixelis_jax.metrics.progress import Progress
 from pixelis_jax.metrics.writer import MetricWriter
-from pixelis_jax.types import UserError
 from pixelis_jax.workdir import Workdir
 
 PyTree = Any
@@ -69,8 +68,6 @@ class Run:
         """(step, state, host) of the last whole checkpoint, or 0 and what was given; all files are cut back to it."""
         named = self.config.checkpoint.restore_step
         restored = self.checkpoints.restore(state, None if named < 0 else named)
-        if restored is None and named >= 0:
-            raise UserError(f"checkpoint.restore_step={named}: {self.path} has no checkpoint")
         step = None if restored is None else restored[0]
         self.checkpoints.resume_from(step)
         self.writer.resume_from(step)
@@ -111,7 +108,10 @@ class Run:
         self._phase_start = now
 
     def log(self, step: int, scalars: Mapping[str, Any], *, policy_tokens: int) -> None:
-        """End the step's lines in metrics.jsonl and perf.jsonl. Call before `checkpoint`: a kill then loses only repeats."""
+        """End the step's lines in metrics.jsonl and perf.jsonl.
+
+        Call before `checkpoint`: a kill then loses only what is computed again.
+        """
         seconds = sum(self._phases.values())
         self.writer.write_scalars(step, scalars)
         perf = {f"seconds/{name}": value for name, value in self._phases.items()}

@@ -14,7 +14,7 @@ _AFTER = ("tools_on", "tools_off", "forced_direct", "forced_zoom", "greedy")
 
 
 def write_online_summary(run: Run, job: Online, state: TrainState, host: Host) -> None:
-    """Evaluate base, start and result on the same held-out scenes; write final_eval.json and summary.json; tell the user."""
+    """Evaluate base, start and result on the same held-out scenes, write it down, and tell the user."""
     lora = state.trainable["lora"]
     job.save_adapter(run, state, "adapter")
     results = {
@@ -57,7 +57,8 @@ def _online_text(run: Run, s: dict[str, Any]) -> str:
     return "\n".join(
         [
             "",
-            f"Success on held-out questions that need a closer look: {s['success_before']:.2f} -> {s['success_after']:.2f}"
+            "Success on held-out questions that need a closer look:"
+            f" {s['success_before']:.2f} -> {s['success_after']:.2f}"
             f" (tools off {s['success_tools_off']:.2f}, forced direct {s['success_forced_direct']:.2f})",
             f"Greedy {s['success_greedy_before']:.2f} -> {s['success_greedy_after']:.2f};"
             f" with ZOOM forced {s['success_forced_zoom_before']:.2f} -> {s['success_forced_zoom_after']:.2f};"

@@ -62,7 +62,7 @@ def questions(scene: Scene) -> list[Question]:
 
 
 def close_up(scene: Scene, image: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, list[Question]]:
-    """A part of the scene around one shape, large enough to read at once, and the questions that it answers directly."""
+    """A part of the scene around one shape, large enough to read at once, and the questions that it answers."""
     shape = scene.shapes[int(draw.integers(len(scene.shapes)))]
     x1, y1, x2, y2 = shape.box
     side = (x2 - x1) * int(draw.integers(105, 200)) // 100
