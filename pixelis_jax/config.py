@@ -141,15 +141,20 @@ def _locate(name: str) -> Path:
     for file in (Path(name), packaged.parent / name):
         if file.is_file():
             return file
-    names = sorted(f"configs/{file.name}" for file in packaged.glob("*.py") if file.name != "__init__.py")
-    raise UserError(f"{FLAG}={name}: there is no such file; {_nearest(name, names)}")
+    shared = ("__init__.py", "common.py")  # no jobs
+    names = sorted(f"configs/{file.name}" for file in packaged.glob("*.py") if file.name not in shared)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    raise UserError(f"{FLAG}={name}: there is no such file; {_suggest(close, names)}")
 
 
 def _nearest(name: str, names: list[str]) -> str:
     """`did you mean ...`: by spelling, else by the last part of a dotted name, else the first names."""
     last = name.rpartition(".")[2]
     same = [n for n in names if n.rpartition(".")[2] == last]
-    close = same or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return _suggest(same or difflib.get_close_matches(name, names, n=1, cutoff=0.6), names)
+
+
+def _suggest(close: list[str], names: list[str]) -> str:
     return (
         f"did you mean {close[0]}?"
         if close

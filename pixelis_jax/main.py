@@ -1,4 +1,4 @@
-"""`python -m pixelis_jax.main --config=configs/rft.py [--workdir=DIR] [--config.a.b=v]`: every training and evaluation job.
+"""`python -m pixelis_jax.main --config=configs/rft.py [--workdir=DIR] [--config.a.b=v]`: every job.
 
 The same command on the same workdir resumes. The default workdir is `runs/<config name>`.
 """
@@ -9,7 +9,8 @@ from pathlib import Path
 from pixelis_jax.cli import run_cli
 from pixelis_jax.types import UserError
 
-USAGE = """usage: python -m pixelis_jax.main --config=configs/NAME.py[:VARIANT] [--workdir=DIR] [--config.FIELD=VALUE ...]
+USAGE = """usage: python -m pixelis_jax.main --config=configs/NAME.py[:VARIANT] [--workdir=DIR]
+                                  [--config.FIELD=VALUE ...]
 
 jobs: configs/rft.py (GRPO with tools, the main one), sft.py, pretrain.py, eval.py; `:smoke` is a seconds-long version
 of each. Fields are listed, each with a comment, in the config file. The same command on the same workdir resumes.
@@ -48,7 +49,11 @@ def main() -> int:
 
 def default_workdir(arguments: list[str]) -> Path:
     """`runs/<config name>[_variant]`."""
-    path = next(a.partition("=")[2] for a in arguments if a.startswith("--config="))
+    path = ""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = argument.partition("=")
+        if name == "--config":
+            path = value if equals else following
     file, _, variant = path.partition(":")
     return Path("runs") / (Path(file).stem + (f"_{variant}" if variant else ""))
 
