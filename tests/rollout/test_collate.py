@@ -1,0 +1,132 @@
+"""From trajectories made by hand to the numbers that rewards and the train step read."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from pixelis_jax.rollout.collate import reward_inputs, trajectory_batch
+from pixelis_jax.types import OP_ID, STATE_DIM, Observation, Task, ToolCall, Trajectory, Turn
+
+CROP = np.arange(18, dtype=np.uint8).reshape(2, 3, 3)
+REGION = (0.5, 0.25, 0.2, 0.1)
+ZOOM = ToolCall("ZOOM_IN", {"bbox_2d": [1, 2, 3, 4]})
+SEEN = Observation("Image 2", image=CROP, region=REGION, target_image=1)
+FAILED = Observation("error: the box is empty", ok=False, out_of_image=True, target_image=2)
+REFUSED = Observation("error: no tag", ok=False)
+
+
+def look(observation=SEEN, thought="I need a look."):
+    return Turn(text="", thought=thought, call=ZOOM, observation=observation)
+
+
+def answer(text="7", thought="I see."):
+    return Turn(text="", thought=thought, answer=text)
+
+
+def trajectory(*turns, task_id="a", status="answered", gold="7", length=6, is_video=False):
+    task = Task(task_id, 0, "counting", "How many?", (), gold, is_video=is_video)
+    states = sum(turn.answer is None for turn in turns) + (status == "answered")
+    return Trajectory(
+        task=task,
+        sample=0,
+        tokens=np.arange(10, 10 + length, dtype=np.int32),
+        policy=np.arange(length) >= 3,
+        positions=np.tile(np.arange(length, dtype=np.int32), (3, 1)),
+        logp=np.where(np.arange(length) >= 3, np.float32(-0.5), np.float32(0)),
+        turn_of=np.where(np.arange(length) >= 3, 0, -1).astype(np.int32),
+        image_index=np.array([-1, 4, 5, *[-1] * (length - 3)], np.int32),
+        turns=turns,
+        images=(),
+        embeddings=np.arange(max(states, 1), dtype=np.float32)[:, None] * np.ones(STATE_DIM, np.float32),
+        status=status,
+    )
+
+
+def verify(task, given):
+    return float(given == task.answer)
+
+
+def inputs(*trajectories, calls=4):
+    return reward_inputs(trajectories, verify, calls=calls)
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    """Four observations, three of them of calls: seen, refused by the parser, failed, seen again."""
+    refused = Turn(text="", error="no tag", observation=REFUSED, thought="hm")
+    return inputs(trajectory(look(), refused, look(FAILED), look(thought=""), answer(thought=" \n")))
+
+
+def test_only_calls_are_counted(mixed):
+    assert mixed.valid[0].tolist() == [True, True, True, False]
+    assert mixed.ops[0].tolist() == [OP_ID["ZOOM_IN"]] * 4  # a place without a call holds 0, and `valid` is False there
+    assert mixed.succeeded[0].tolist() == [True, False, True, False]
+    assert mixed.out_of_image[0].tolist() == [False, True, False, False]
+    assert not mixed.by_object.any()
+    assert mixed.target_image[0].tolist() == [1, 2, 1, 0]
+
+
+def test_regions_are_the_calls_places_and_zeros_without_one(mixed):
+    none = (0, 0, 0, 0)
+    np.testing.assert_array_equal(mixed.arguments[0], np.float32([REGION, none, REGION, none]))
+
+
+def test_a_thought_after_a_call_is_that_of_the_next_turn(mixed):
+    """After the first: "hm"; after the second: ""; after the third: only blanks."""
+    assert mixed.thought_after[0].tolist() == [True, False, False, False]
+
+
+def test_a_state_is_what_was_seen_last(mixed):
+    """State i + 1 follows turn i; calls stand in turns 0, 2 and 3; the last state fills the rest."""
+    assert mixed.embeddings[0, :, 0].tolist() == [0, 1, 3, 4, 4]
+    assert mixed.embeddings.shape == (1, 5, STATE_DIM)
+
+
+def test_observations_are_equal_where_their_bytes_are(mixed):
+    assert mixed.observation[0, :3].tolist() == [0, 1, 0]
+    other = CROP.copy()
+    other[0, 0, 0] += 1
+    variants = [CROP.copy(), other, CROP.reshape(3, 2, 3), CROP]
+    turns = [look(dataclasses.replace(SEEN, image=image)) for image in variants]
+    assert inputs(trajectory(*turns, answer())).observation[0].tolist() == [0, 1, 2, 0]
+    assert inputs(trajectory(look(), answer())).observation[0, 0] == 0  # counted anew in every trajectory
+
+
+def test_groups_follow_the_task_and_not_the_order():
+    rows = {"a1": trajectory(answer("7")), "a0": trajectory(answer("8")), "b1": trajectory(answer("7"), task_id="b")}
+    straight = inputs(rows["a1"], rows["a0"], rows["b1"])
+    mixed = inputs(rows["b1"], rows["a0"], rows["a1"])
+    assert straight.group.tolist() == [0, 0, 1] and straight.score.tolist() == [1, 0, 1]
+    assert mixed.group.tolist() == [0, 1, 1] and mixed.score.tolist() == [1, 0, 1]
+
+
+def test_what_has_not_ended_is_excluded():
+    cut = Turn(text="", error="turn was cut at the token limit")
+    rows = [
+        trajectory(answer()),
+        trajectory(look(), look(REFUSED), status="over_turn", is_video=True),
+        trajectory(cut, status="truncated"),
+    ]
+    made = inputs(*rows)
+    assert made.excluded.tolist() == [False, True, True]
+    assert made.answered.tolist() == [True, False, False]
+    assert made.score.tolist() == [1, 0, 0]
+    assert made.is_video.tolist() == [False, True, False]
+    assert not made.valid[2].any() and np.isfinite(made.embeddings).all()
+    assert made.embeddings[1, :, 0].tolist() == [0, 1, 1, 1, 1]  # the last call has no state of its own
+
+
+def test_rows_are_padded_and_never_cut():
+    rows = [trajectory(answer(), length=4), trajectory(answer(), length=6)]
+    batch = trajectory_batch(rows, "features", verify, length=8, calls=2, pad=99)
+    assert batch.features == "features"
+    assert batch.rows.tokens[0].tolist() == [10, 11, 12, 13, 99, 99, 99, 99]
+    assert batch.rows.valid.sum(axis=1).tolist() == [4, 6]
+    assert batch.rows.policy[0].tolist() == [False] * 3 + [True] + [False] * 4
+    assert batch.rows.positions[1].tolist() == [[0, 1, 2, 3, 4, 5, 0, 0]] * 3
+    assert batch.rows.image_index[0].tolist() == [-1, 4, 5, -1, -1, -1, -1, -1]
+    assert batch.turn_of[1].tolist() == [-1, -1, -1, 0, 0, 0, -1, -1]
+    assert batch.logp_sampler[0].tolist() == [0, 0, 0, -0.5, 0, 0, 0, 0]
+    with pytest.raises(ValueError):
+        trajectory_batch(rows, "features", verify, length=5, calls=2, pad=99)
