@@ -12,7 +12,7 @@ from configs import common
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is "" or "smoke"."""
     config = common.base("rft")
-    config.total_steps = 120  # training steps, one rollout and one update each
+    config.total_steps = 60  # training steps, one rollout and one update each
     config.init_from = "pixelis-tiny-sft"  # adapter to start from: bundled name, PEFT directory or workdir; "": none
 
     config.rollout = ml_collections.ConfigDict()

@@ -22,7 +22,7 @@ from pixelis_jax.rollout.embeddings import StateEmbedder
 from pixelis_jax.rollout.engine import DecodeState, Engine, SamplingConfig, row_keys
 from pixelis_jax.tools import TOOLS, execute, grammar
 from pixelis_jax.tools.base import Session, Tool, schemas
-from pixelis_jax.types import Observation, Task, Trajectory, Turn
+from pixelis_jax.types import Observation, Task, Trajectory, Turn, UserError
 
 PyTree = Any
 TOKEN_BUCKET = 32  # observations are padded to a multiple of this many tokens
@@ -123,6 +123,7 @@ class Sampler:
             row = Row()
             processor.append_prompt(row, task.question, [next(places) for _ in task.images], self.schemas)
             row.append_text(prefix)
+            self._check_room(task, row)
             rows.append(row)
         length = bucket(max(map(len, rows)), multiple=TOKEN_BUCKET)
         batch = self._put(pad_rows(rows, length=length, pad=processor.pad))
@@ -141,6 +142,14 @@ class Sampler:
                 episode.embeddings.append(first)
                 episodes.append(episode)
         return episodes, [table], state
+
+    def _check_room(self, task: Task, row: Row) -> None:
+        """UserError where a prompt leaves no room for a single sampled token."""
+        if len(row) >= self.config.sampling.context_tokens:
+            raise UserError(
+                f"task {task.task_id!r}: its prompt has {len(row)} tokens and sampling.context_tokens is"
+                f" {self.config.sampling.context_tokens}; raise that, or lower image.max_pixels"
+            )
 
     def _turn(
         self,
@@ -201,7 +210,7 @@ class Sampler:
         turn = episode.turns[-1]
         if turn.call is None:
             return Observation(text=f"error: {turn.error}", ok=False)
-        return execute(episode.session, turn.call, enabled=self.config.tools_on)
+        return execute(episode.session, turn.call, tools=self.tools, enabled=self.config.tools_on)
 
     def _observation_tokens(self, observation: Observation, image: np.ndarray | None) -> int:
         probe = Row()

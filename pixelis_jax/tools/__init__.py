@@ -14,11 +14,13 @@ TOOLS: dict[str, Tool] = {"ZOOM_IN": zoom_in.TOOL}
 _log = logging.getLogger(__name__)
 
 
-def execute(session: Session, call: ToolCall, *, enabled: bool = True) -> Observation:
+def execute(
+    session: Session, call: ToolCall, *, tools: Mapping[str, Tool] = TOOLS, enabled: bool = True
+) -> Observation:
     """Runs a call and adds the image it returns to the session. Never raises: a failure becomes an observation."""
     if not enabled:
         return Observation("error: tools are off", ok=False)
-    tool = TOOLS.get(call.name)
+    tool = tools.get(call.name)
     if tool is None:
         return Observation(f"error: there is no tool {call.name[:40]!r}", ok=False)
     target = call.arguments.get("target_image", 1) if isinstance(call.arguments, Mapping) else 1
