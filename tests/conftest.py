@@ -1,6 +1,7 @@
 """A small random policy that tests of models, rollouts and training share; nothing is trained or read from disk."""
 
 import dataclasses
+import os
 
 import jax
 import numpy as np
@@ -24,6 +25,12 @@ CORPUS = (
     "I need a closer look. Now I can read it. Which digit is inside the red circle? What color is the blue square?",
     "Image 2, 56x56, 1.7x (box clamped to the image) error: tools are off; turn limit reached",
 )
+
+
+@pytest.fixture(scope="session")
+def compile_cache(tmp_path_factory) -> str:
+    """The compile cache that all jobs of a test session share."""
+    return os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(tmp_path_factory.mktemp("compiled"))
 
 
 @pytest.fixture(scope="session")

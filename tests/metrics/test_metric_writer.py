@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from event_files import events
 
 from pixelis_jax.metrics import writer as writer_module
 from pixelis_jax.metrics.files import read_jsonl
@@ -23,20 +24,6 @@ def one_step(writer: MetricWriter, step: int) -> None:
     writer.write_texts(step, {"sample": "hello"})
     writer.write_images(step, {"crop": image})
     writer.flush()
-
-
-def events(workdir: Path) -> list:
-    """All events of the folder, read back by tensorboardX's proto from the record framing (length, crc, data, crc)."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    found = []
-    for path in sorted((workdir / "tensorboard").iterdir(), key=lambda p: p.stat().st_mtime_ns):
-        data = path.read_bytes()
-        while data:
-            size = int.from_bytes(data[:8], "little")
-            found.append(Event.FromString(data[12 : 12 + size]))
-            data = data[16 + size :]
-    return found
 
 
 def test_one_line_a_step_with_null_for_absent_values(tmp_path: Path) -> None:
