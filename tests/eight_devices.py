@@ -6,6 +6,7 @@ import sys
 import jax
 import numpy as np
 import optax
+import rl_batch
 from conftest import CORPUS, make_policy
 
 from pixelis_jax import parallel, train_step
@@ -16,6 +17,7 @@ from pixelis_jax.models import tokenizer as bpe
 from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 
+RL_MESHES = ("one", "data")
 MESHES = {"one": (1, 1, 1), "data": (8, 1, 1), "all": (2, 2, 2), "sharded": (1, 4, 2)}
 
 
@@ -32,7 +34,31 @@ def main() -> None:
         devices = jax.devices()[: int(np.prod(shape))]
         mesh = parallel.make_mesh(parallel.MeshShape(*shape), devices)
         results[name] = numbers(policy.model, mesh, batch, params, adapter)
+        if name in RL_MESHES:
+            results[name]["rl"] = rl_numbers(policy, mesh, params)
     json.dump(results, sys.stdout)
+
+
+def rl_numbers(policy, mesh, params):
+    """Metrics, per-row numbers and the adapter of one RL step on a mesh."""
+    config, tx, adapter = rl_batch.rl_config(), optax.sgd(0.3), rl_batch.make_adapter(params)
+    frozen = {"params": jax.device_put(params, parallel.param_shardings(mesh, params))}
+    batch = rl_batch.trajectory_batch(policy, mesh=mesh)
+    reference = jax.device_put(adapter, parallel.replicated(mesh))
+    step = train_step.RLStep(policy.model, tx, config)
+    state = rl_batch.first_state(mesh, config, tx, adapter)
+    layout = [x.sharding for x in jax.tree.leaves(state)]
+    state, metrics, rows = step.train_step(state, frozen, reference, batch, weights=rl_batch.FULL)
+    return {
+        "metrics": {name: float(value) for name, value in metrics.items()},
+        "rows": {name: np.asarray(value).tolist() for name, value in rows.items()},
+        "adapter": np.concatenate([np.asarray(x).ravel() for x in jax.tree.leaves(state.trainable)]).tolist(),
+        "moved": max(
+            float(np.abs(np.asarray(a) - b).max())
+            for a, b in zip(jax.tree.leaves(state.trainable["lora"]), jax.tree.leaves(adapter), strict=True)
+        ),
+        "layout_kept": layout == [x.sharding for x in jax.tree.leaves(state)],
+    }
 
 
 def numbers(model, mesh, batch, params, adapter):

@@ -48,6 +48,18 @@ def test_the_step_moved_the_adapter(results):
     assert results["one"]["moved"] > 100 * TOLERANCE
 
 
+def test_an_rl_step_on_eight_devices_gives_the_numbers_of_one(results):
+    """Rewards, advantages, loss and adapter: groups are spread over devices, and their means are the same."""
+    one, many = results["one"]["rl"], results["data"]["rl"]
+    assert one["metrics"].keys() == many["metrics"].keys()
+    for name, value in one["metrics"].items():
+        assert many["metrics"][name] == pytest.approx(value, abs=TOLERANCE, rel=TOLERANCE), name
+    for name, values in one["rows"].items():
+        assert np.abs(np.array(values) - many["rows"][name]).max() < TOLERANCE, name
+    assert np.abs(np.array(one["adapter"]) - many["adapter"]).max() < TOLERANCE
+    assert one["moved"] > 100 * TOLERANCE and many["layout_kept"]
+
+
 def test_every_device_holds_its_share(results):
     """Kernels over fsdp x tensor, rows over data x fsdp."""
     shares = {name: (1 / r["kernel_share"], 1 / r["row_share"]) for name, r in results.items()}
