@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from pixelis_jax.data import pixelsearch
+from pixelis_jax.data.pixelsearch.chart import CLASSES, make_chart
+from pixelis_jax.data.pixelsearch.questions import close_up
 from pixelis_jax.data.pixelsearch.scene import COLORS, SHAPES
 from pixelis_jax.types import UserError
 
@@ -22,6 +24,10 @@ def test_every_question_has_one_right_answer():
                 named = next(kind for kind in SHAPES if words[2] in (kind + "s", kind + "es"))
                 assert question.answer == str(sum(s.kind == named for s in scene.shapes))
                 assert question.target_box is None and not question.needs_look
+            elif question.kind == "listing":
+                named = [tuple(part.split(" ")) for part in question.answer.split(", ")]
+                tops = [next(s.box[1] for s in scene.shapes if (s.color, s.kind) == name) for name in named]
+                assert tops == sorted(s.box[1] for s in scene.shapes)
             elif words[1] == "color":
                 assert [s.color for s in scene.shapes if s.kind == words[-1]] == [question.answer]
                 assert question.choices == tuple(COLORS)
@@ -37,7 +43,7 @@ def test_every_scene_has_a_question_of_every_kind():
 
 def test_the_vocabulary_is_small():
     words = {word for scene in SCENES for q in pixelsearch.questions(scene) for word in q.question.rstrip("?").split()}
-    assert len(words) == 13 + len(COLORS) + 2 * len(SHAPES)
+    assert len(words) == 18 + len(COLORS) + 2 * len(SHAPES)
 
 
 def test_a_task_is_its_address():
@@ -63,3 +69,25 @@ def test_unknown_kinds_are_user_errors():
         pixelsearch.make_task(5, "train", 0, kinds=("digit", "colour"))
     with pytest.raises(UserError):
         pixelsearch.make_task(5, "train", 0, kinds=())
+
+
+def test_a_close_up_holds_its_shape_and_is_answered_at_once():
+    for scene in SCENES[:20]:
+        image = pixelsearch.render(scene)
+        part, asked = close_up(scene, image, pixelsearch.generator("close-up", scene.index))
+        x1, y1, x2, y2 = asked[0].target_box
+        assert part.shape[0] == part.shape[1] >= (x2 - x1) * 105 // 100 and not any(q.needs_look for q in asked)
+        shape = next(s for s in scene.shapes if s.box == (x1, y1, x2, y2))
+        assert [q.answer for q in asked] == [shape.content.value, shape.color, shape.kind]
+
+
+def test_a_chart_is_its_address_and_labels_what_it_shows():
+    one, labels = make_chart(5, "train", 3)
+    same, same_labels = make_chart(5, "train", 3)
+    assert np.array_equal(one, same) and np.array_equal(labels, same_labels)
+    assert one.shape == (224, 224, 3) and labels.shape == (16,)
+    counts = [np.count_nonzero(make_chart(5, "train", i)[1]) for i in range(40)]
+    # Centres keep their margin, so between two and three of the lattice's places a side hold a character.
+    assert min(counts) >= 4 and max(counts) <= 9
+    values = {CLASSES[k] for i in range(40) for k in make_chart(5, "train", i)[1]}
+    assert set("0123456789") <= values and "" in values
