@@ -25,6 +25,7 @@ def get_config(variant=""):
     config = rft.get_config("smoke")
     config.total_steps = 7
     config.checkpoint.every_steps = 2
+    config.sampling.max_turns = 2
     config.curriculum.evaluation_frequency = 1
     first, second, _ = config.curriculum.stages
     config.curriculum.stages = (first | {"exits": ({"kind": "max_steps", "steps": 3},)}, second | {"exits": ()})

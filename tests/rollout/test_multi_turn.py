@@ -11,7 +11,7 @@ from scripted import ANSWER, LOOK, SAMPLING, insistent
 from pixelis_jax.models.policy import with_params
 from pixelis_jax.rollout import RolloutConfig, Sampler, SamplingConfig
 from pixelis_jax.tools import TOOLS
-from pixelis_jax.types import STATE_DIM
+from pixelis_jax.types import STATE_DIM, UserError
 
 INSIDE, OUTSIDE = LOOK % (4, 8, 40, 50), LOOK % (900, 900, 950, 950)
 
@@ -133,3 +133,12 @@ def test_a_group_shares_its_prompt_and_not_its_noise(stubborn, demo_tasks):
         start = int(np.argmax(a.policy))
         np.testing.assert_array_equal(a.tokens[:start], b.tokens[:start])
         assert a.tokens[start:].tolist() != b.tokens[start:].tolist()
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_by_name(small_policy, demo_tasks):
+    """Otherwise the padding to a bucket would hide it, and every turn would be cut at 0 tokens."""
+    sampling = SamplingConfig(max_new_tokens=8, context_tokens=40)
+    sampler = Sampler(small_policy, RolloutConfig(sampling=sampling), tools=TOOLS)
+    named = r"task 'task-2': its prompt has \d+ tokens and sampling\.context_tokens is 40; raise that"
+    with pytest.raises(UserError, match=named):
+        sampler(demo_tasks[2:3], lora=None, seed=0, step=0)
