@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pixelis_jax.metrics.windows import mean, slope
+from pixelis_jax.metrics.windows import LARGEST, mean, slope
 from pixelis_jax.types import UserError
 
 COMPARISONS: tuple[str, ...] = (">", ">=", "<", "<=")
@@ -152,7 +152,7 @@ def current(curriculum: Curriculum, state: State) -> Stage:
 
 
 def update(curriculum: Curriculum, state: State, metrics: Mapping[str, float | None], step: int) -> State:
-    """State after `step`. A metric that is absent or not finite at an evaluation is not remembered as a value."""
+    """State after `step`. A metric that is absent or not finite (or beyond 1e100) at an evaluation is not remembered as a value."""
     due = step - state.evaluated_at >= state.interval
     if due:
         state = _measure(curriculum, state, metrics, step)
@@ -269,7 +269,7 @@ def _compare(value: float, comparison: str, bound: float) -> bool:
 
 def _finite(metrics: Mapping[str, float | None], name: str) -> float | None:
     value = metrics.get(name) if name else None
-    return float(value) if value is not None and math.isfinite(value) else None
+    return float(value) if value is not None and abs(value) < LARGEST else None
 
 
 KIND_OF: dict[type, str] = {Threshold: "threshold", Slope: "slope", AllOf: "all_of", MaxSteps: "max_steps"}

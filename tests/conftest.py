@@ -6,6 +6,7 @@ import os
 import jax
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pixelis_jax import parallel, tiny
 from pixelis_jax.models import policy as policies
@@ -17,6 +18,10 @@ from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
 from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.types import Task
+
+# The same examples in every run, and no judgement of a busy machine's speed.
+settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 CORPUS = (
     SYSTEM_PROMPT.format(schemas=schemas(TOOLS)),

@@ -17,7 +17,8 @@ LEVELS = (
     ("rewards",),
     ("algorithms",),
     ("curriculum",),
-    ("checkpoints", "config", "workdir", "adapters", "evaluation", "tiny", "train_step"),
+    ("checkpoints", "config", "workdir", "adapters", "evaluation", "tiny", "reading", "train_step"),
+    ("assembly", "runtime", "offline", "online", "summary"),
     ("train",),
     ("main", "cota", "export", "plan", "predict", "analyze"),
 )

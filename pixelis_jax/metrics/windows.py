@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+LARGEST = 1e100  # a metric beyond it has diverged: it counts as absent, and sums over a window stay finite
 DEFAULT_LENGTHS: dict[str, tuple[int, ...]] = {"success_rate": (100,), "coherence": (100,), "reward": (500,)}
 
 
@@ -106,4 +107,4 @@ def _finite_or_none(value: float | None) -> float | None:
     if value is None:
         return None
     value = float(value)
-    return value if math.isfinite(value) else None
+    return value if abs(value) < LARGEST else None
