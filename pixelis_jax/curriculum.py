@@ -152,7 +152,7 @@ def current(curriculum: Curriculum, state: State) -> Stage:
 
 
 def update(curriculum: Curriculum, state: State, metrics: Mapping[str, float | None], step: int) -> State:
-    """State after `step`. A metric that is absent or not finite (or beyond 1e100) at an evaluation is not remembered as a value."""
+    """State after `step`. A metric that is absent, not finite or beyond 1e100 at an evaluation is not remembered."""
     due = step - state.evaluated_at >= state.interval
     if due:
         state = _measure(curriculum, state, metrics, step)
