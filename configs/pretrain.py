@@ -16,7 +16,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.job = "pretrain"
     config.seed = 0
-    config.total_steps = 6000  # optimizer steps
+    config.total_steps = 14000  # optimizer steps
 
     config.model = ml_collections.ConfigDict()
     config.model.init_from = ""  # a model directory to go on from; "": fresh weights

@@ -1,21 +1,15 @@
-"""The bundled model in `transformers`: same logits, same greedy text, and a directory that its loaders accept.
-
-Where the package has no pixelis-tiny yet, a freshly initialised directory of the same make stands in.
-"""
+"""The bundled model in `transformers`: same logits, same greedy text, and a directory that its loaders accept."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pixelis_jax import parallel, tiny
+from pixelis_jax import parallel
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.models import policy as policies
-from pixelis_jax.models import weights
-from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.policy import BUNDLED
 from pixelis_jax.models.processor import SYSTEM_PROMPT, Placed
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
 from pixelis_jax.models.rows import Row, pad_rows
 from pixelis_jax.rollout.engine import Engine, SamplingConfig, row_keys
 from pixelis_jax.tools import TOOLS
@@ -32,15 +26,8 @@ IMAGES = {"one_image": (1,), "two_images": (2,), "no_image": (0,), "mixed_batch"
 
 
 @pytest.fixture(scope="module")
-def directory(small_tokenizer, tmp_path_factory):
-    bundled = BUNDLED["pixelis-tiny"]
-    if (bundled / "model.safetensors").exists():
-        return bundled
-    made = tmp_path_factory.mktemp("tiny")
-    config = tiny.make_config(small_tokenizer, width=128, layers=2, vision_width=64, vision_depth=2)
-    tiny.write_directory(made, small_tokenizer, config, overview=PixelBudget(56 * 56, 112 * 112))
-    weights.save(made, policies.init_params(Qwen2_5_VL(config), 0), config=config, dtype=jnp.float16)
-    return made
+def directory():
+    return BUNDLED["pixelis-tiny"]
 
 
 @pytest.fixture(scope="module")
