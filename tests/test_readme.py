@@ -85,7 +85,7 @@ MADE = {"docs/curve.svg"}  # by a command that the page names
 @page
 def test_named_paths_exist(path: Path) -> None:
     text = path.read_text()
-    top = {p.name for p in ROOT.iterdir()}
+    top = {p.name for p in ROOT.iterdir()} - {"runs"}
     paths = {p for p in re.findall(r"`(?:\./)?([\w.-]+/[\w./-]*)(?::\w+)?`", text) if p.split("/")[0] in top}
     links = {link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link}
     assert not [p for p in paths if not (ROOT / p).exists() and p not in MADE]
@@ -113,7 +113,7 @@ def test_metrics_page_is_up_to_date() -> None:
 def test_formulas_name_real_functions_fields_and_sources() -> None:
     text = (ROOT / "docs" / "algorithms.md").read_text()
     modules = {p.stem: p.read_text() for name in ("algorithms", "rewards") for p in (PACKAGE / name).glob("*.py")}
-    modules["lora"] = (PACKAGE / "models" / "lora.py").read_text()
+    modules |= {name: (PACKAGE / "models" / f"{name}.py").read_text() for name in ("lora", "head")}
     rft = configs.flatten(configs.load("configs/rft.py"))
     for module, name in re.findall(r"`(\w+)\.(\w+)`", text):
         known = module in modules and f"def {name}(" in modules[module]

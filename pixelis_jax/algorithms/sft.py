@@ -13,9 +13,9 @@ def sft_loss(
     """loss = sum_t w m (-(1 - s) logp - s mean_v logp_v) / sum_t w m, over all that is summed before dividing.
 
     Shapes: logp f32[B, T]; policy bool[B, T], the tokens with `loss` true; weights f32[B, T] or None (1 each);
-    mean_logp f32[B, T] (logprobs.mean_logprob), needed where smoothing s > 0. Returns ((sum, weight), stats); a batch
-    without a trainable token has weight 0, which the update skips and counts. Raises ValueError for smoothing without
-    mean_logp.
+    mean_logp f32[B, T], the mean log-prob over the vocabulary, needed where smoothing s > 0. Returns
+    ((sum, weight), stats); a batch without a trainable token has weight 0, which the update skips and counts. Raises
+    ValueError for smoothing without mean_logp.
     """
     if smoothing and mean_logp is None:
         raise ValueError("label smoothing needs mean_logp")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pixelis_jax.algorithms.kl import adapt_beta, kl_estimate, kl_reward
-from pixelis_jax.algorithms.logprobs import token_logprobs
+from pixelis_jax.models.head import score_logits
 from pixelis_jax.types import UserError
 
 
@@ -21,7 +21,9 @@ def test_estimators_by_hand():
 
 def test_reference_without_the_starting_adapter_shows():
     """Base logits [1, 0], starting adapter's [2, 0]: k3 is 0 against the start and .0163 against the base (token 0)."""
-    start, base = (token_logprobs(jnp.array([[x, 0.0]]), jnp.array([0]))[0] for x in (2.0, 1.0))
+    start, base = (
+        score_logits(jnp.array([[x, 0.0]]), jnp.array([0]), forbidden=(), temperature=1.0).logp for x in (2.0, 1.0)
+    )
     assert float(kl_estimate(start, start)[0]) == 0.0
     assert float(kl_estimate(start, base)[0]) == pytest.approx(0.0163, abs=1e-4)
 
