@@ -104,29 +104,29 @@ def make_sft_step(model: Qwen2_5_VL, tx: optax.GradientTransformation, *, micro_
         fixed = None if trains_vision else demonstration_features(model, frozen, batch)
 
         def loss(trainable: PyTree, part: PyTree) -> tuple[tuple[Array, Array], Stats]:
-            rows, weights = part
+            rows, weights, answer = part
             variables = frozen | trainable
             features = demonstration_features(model, variables, batch) if fixed is None else fixed
             out = qwen2_5_vl.score(model, variables, rows, features)
             (total, weight), stats = sft.sft_loss(out.logp, rows.policy, weights=weights)
-            means = stats.means | _answer_stats(out.logp, rows.policy, weights)
+            means = stats.means | _answer_stats(out.logp, rows.policy & answer)
             if charts is not None:
                 reading, accuracy = reading_loss(model, variables, charts)
                 means |= {"pretrain/reading_loss": (reading, jnp.float32(1)), "pretrain/reading_accuracy": accuracy}
                 total = total + weight * reading
             return (total, weight), Stats(means=means, maxima=stats.maxima)
 
+        rows = (batch.rows, batch.weights, batch.answer)
         trainable, opt_state, metrics = updates.update(
-            loss, state.trainable, state.opt_state, (batch.rows, batch.weights), tx=tx, micro_batches=micro_batches
+            loss, state.trainable, state.opt_state, rows, tx=tx, micro_batches=micro_batches
         )
         return dataclasses.replace(state, step=state.step + 1, trainable=trainable, opt_state=opt_state), metrics
 
     return StateStep(step, outputs=2)
 
 
-def _answer_stats(logp: Array, policy: Array, weights: Array) -> dict[str, tuple[Array, Array]]:
-    """Mean probability of the up-weighted tokens: those between the answer tags."""
-    answer = policy & (weights > 1.0)
+def _answer_stats(logp: Array, answer: Array) -> dict[str, tuple[Array, Array]]:
+    """Mean probability of the trained tokens between the answer tags."""
     return {"sft/answer_prob": (jnp.sum(jnp.exp(logp) * answer), jnp.sum(answer, dtype=jnp.float32))}
 
 

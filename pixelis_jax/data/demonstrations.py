@@ -34,7 +34,7 @@ class DemonstrationConfig:
     direct_answer_share: float = 0.0  # of the rows that need a look, how many answer without one
     close_up_share: float = 0.0  # of the scenes, how many show one shape large enough to be read at once
     box_noise: float = 0.1  # jitter of the oracle's boxes, as a share of the box
-    answer_weight: float = 1.0
+    answer_weight: float = 1.0  # loss weight of the tokens between the answer tags
     row_tokens: int = 256
     split: str = "train"
 
@@ -44,7 +44,8 @@ class DemonstrationBatch:
     """Rows and the images they point at: the table is the overviews' features, then the crops'."""
 
     rows: TokenBatch
-    weights: Array  # f32[B, T]
+    answer: Array  # bool[B, T] between the answer tags
+    weights: Array  # f32[B, T] of the loss
     overview: ImageBatch
     crops: ImageBatch
 
@@ -104,13 +105,14 @@ def _pack(
             schemas=schemas,
             images=[places[scene_index]],
             crops=crop_places[first : first + count],
-            answer_weight=config.answer_weight,
         )
         for task, turns, scene_index, first, count in dialogs
     ]
+    answer = pad_1d([row.answer for row in rows], config.row_tokens, False, bool)
     return DemonstrationBatch(
         rows=pad_rows(rows, length=config.row_tokens, pad=processor.pad),
-        weights=pad_1d([row.weights for row in rows], config.row_tokens, 0.0, np.float32),
+        answer=answer,
+        weights=np.where(answer, config.answer_weight, 1.0).astype(np.float32),
         overview=overview,
         crops=packed,
     )

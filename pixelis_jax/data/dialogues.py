@@ -12,6 +12,8 @@ from pixelis_jax.tools import execute, grammar
 from pixelis_jax.tools.base import FitSize, Session
 from pixelis_jax.types import Observation, ToolCall
 
+ANSWER, ANSWER_END = "<answer>", "</answer>"
+
 
 @dataclasses.dataclass(frozen=True)
 class Message:
@@ -59,18 +61,16 @@ def encode(
     schemas: str,
     images: Sequence[Placed],
     crops: Sequence[Placed],
-    answer_weight: float = 1.0,
 ) -> Row:
     """Token row of a whole dialogue. Policy tokens are those of assistant turns with `loss`, their end token included.
 
-    `answer_weight` multiplies the loss of the tokens between the answer tags.
+    `row.answer` marks the tokens between the answer tags.
     """
     row, places = Row(), iter(crops)
     processor.append_prompt(row, question, images, schemas)
     for i, message in enumerate(turns):
-        ids = [*processor.encode(message.text), processor.im_end]
-        weights = answer_weights(ids, processor, answer_weight)
-        row.append_text(ids, policy=message.loss, turn=i, weights=weights)
+        ids, answer = encode_message(message.text, processor)
+        row.append_text([*ids, processor.im_end], policy=message.loss, turn=i, answer=[*answer, False])
         observation = message.observation
         if observation is not None:
             place = next(places) if observation.image is not None else None
@@ -78,11 +78,9 @@ def encode(
     return row
 
 
-def answer_weights(ids: Sequence[int], processor: Processor, weight: float) -> list[float]:
-    """`weight` for the tokens strictly between `<answer>` and `</answer>`, else 1."""
-    start, end = (processor.encode(tag) for tag in ("<answer>", "</answer>"))
-    weights = [1.0] * len(ids)
-    if weight != 1.0 and len(start) == len(end) == 1 and start[0] in ids and end[0] in ids:
-        a, b = ids.index(start[0]), ids.index(end[0])
-        weights[a + 1 : b] = [weight] * (b - a - 1)
-    return weights
+def encode_message(text: str, processor: Processor) -> tuple[list[int], list[bool]]:
+    """(ids of an assistant message, True for each token with a character between `<answer>` and `</answer>`)."""
+    start = text.find(ANSWER) + len(ANSWER) if ANSWER in text else len(text)
+    end = text.find(ANSWER_END, start)
+    encoding = processor.tokenizer.encode(text, add_special_tokens=False)
+    return encoding.ids, [first < end and last > start for first, last in encoding.offsets]

@@ -21,7 +21,7 @@ class Row:
         self.image_index: list[int] = []
         self.logp: list[float] = []
         self.turn_of: list[int] = []
-        self.weights: list[float] = []
+        self.answer: list[bool] = []
         self.next_position = 0
         self._positions: list[np.ndarray] = []
 
@@ -35,15 +35,15 @@ class Row:
         policy: bool = False,
         logp: Sequence[float] | None = None,
         turn: int = -1,
-        weights: Sequence[float] | None = None,
+        answer: Sequence[bool] | None = None,
     ) -> None:
-        """Add text tokens; `policy` tokens carry the sampler's `logp`, their assistant `turn` and loss `weights`."""
+        """Add text tokens; `policy` tokens carry the sampler's `logp`, their assistant `turn`, and `answer` marks."""
         n = len(ids)
         self._extend(ids, image_index=[-1] * n, positions=np.tile(np.arange(n) + self.next_position, (3, 1)))
         self.policy += [policy] * n
         self.logp += [0.0] * n if logp is None else list(logp)
         self.turn_of += [turn] * n
-        self.weights += [1.0] * n if weights is None else list(weights)
+        self.answer += [False] * n if answer is None else list(answer)
         self.next_position += n
 
     def append_image(self, grid: tuple[int, int], feature_rows: np.ndarray, *, placeholder: int) -> None:
@@ -59,12 +59,12 @@ class Row:
         self.policy += [False] * n
         self.logp += [0.0] * n
         self.turn_of += [-1] * n
-        self.weights += [1.0] * n
+        self.answer += [False] * n
         self.next_position += max(rows, columns)
 
     def extend(self, piece: "Row", *, image_offset: int = 0) -> None:
         """Add a piece built from this row's `next_position`; its image rows move by `image_offset`."""
-        for name in ("tokens", "policy", "logp", "turn_of", "weights"):
+        for name in ("tokens", "policy", "logp", "turn_of", "answer"):
             getattr(self, name).extend(getattr(piece, name))
         self.image_index += [i if i < 0 else i + image_offset for i in piece.image_index]
         self._positions += piece._positions

@@ -72,3 +72,4 @@ def test_policy_tokens_are_weighted_and_valid(make):
     assert not (batch.rows.policy & ~batch.rows.valid).any()
     assert not (batch.rows.policy & (batch.rows.image_index >= 0)).any()
     assert set(np.unique(batch.weights[batch.rows.policy]).tolist()) == {1.0, 2.0}
+    np.testing.assert_array_equal(batch.answer, batch.weights == 2.0)

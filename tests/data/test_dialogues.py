@@ -93,9 +93,14 @@ def test_thoughts_join_the_action_that_follows_them(build):
     assert grammar.parse(turns[1].text, TOOLS).thought == ""
 
 
-def test_the_answer_weighs_more(build, small_policy):
-    _, row = build(sample_of(*LOOK), answer_weight=3.0)
-    heavy = [t for t, w in zip(row.tokens, row.weights, strict=True) if w != 1.0]
-    assert small_policy.processor.decode(heavy) == "7"
-    assert set(row.weights) == {1.0, 3.0}
-    assert set(build(sample_of(*LOOK))[1].weights) == {1.0}
+def test_the_answer_is_marked(build, small_policy):
+    _, row = build(sample_of(*LOOK))
+    assert small_policy.processor.decode([t for t, a in zip(row.tokens, row.answer, strict=True) if a]) == "7"
+    assert all(p for p, a in zip(row.policy, row.answer, strict=True) if a)
+
+
+@pytest.mark.parametrize("text", ["<answer>open", "no tags", "</answer>x<answer>", "<answer></answer>"])
+def test_without_a_whole_answer_nothing_is_marked(text, small_policy):
+    ids, answer = dialogues.encode_message(text, small_policy.processor)
+    assert len(ids) == len(answer) > 0
+    assert not any(answer)
