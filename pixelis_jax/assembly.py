@@ -108,19 +108,20 @@ def _replicate(policy: Policy, adapter: PyTree) -> PyTree:
     return jax.device_put(adapter, parallel.replicated(policy.mesh))
 
 
-def make_optimizer(config: ConfigDict, total_steps: int) -> optax.GradientTransformation:
-    """AdamW with warm-up, then constant or cosine decay to a tenth over `decay_steps` (0: over `total_steps`)."""
+def make_schedule(config: ConfigDict, total_steps: int) -> optax.Schedule:
+    """Learning rate by update, from 0: warm-up, then constant or cosine decay to a tenth over `total_steps`."""
     peak, warmup = config.learning_rate, config.warmup_steps
     if config.schedule == "constant":
-        schedule = optax.join_schedules(
-            [optax.linear_schedule(0.0, peak, warmup), optax.constant_schedule(peak)], [warmup]
-        )
-    elif config.schedule == "cosine":
+        return optax.join_schedules([optax.linear_schedule(0.0, peak, warmup), optax.constant_schedule(peak)], [warmup])
+    if config.schedule == "cosine":
         if total_steps <= warmup:
             raise UserError(f"optimizer.warmup_steps {warmup} must be below total_steps {total_steps}")
-        schedule = optax.warmup_cosine_decay_schedule(0.0, peak, warmup, total_steps, 0.1 * peak)
-    else:
-        raise UserError(f"optimizer.schedule {config.schedule!r} is unknown; use constant or cosine")
+        return optax.warmup_cosine_decay_schedule(0.0, peak, warmup, total_steps, 0.1 * peak)
+    raise UserError(f"optimizer.schedule {config.schedule!r} is unknown; use constant or cosine")
+
+
+def make_optimizer(config: ConfigDict, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """AdamW on gradients clipped to a global norm."""
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.adamw(schedule, b2=config.beta2, weight_decay=config.weight_decay),

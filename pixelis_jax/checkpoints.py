@@ -154,7 +154,9 @@ class Checkpoints:
         if step is None:
             return whole[-1] if whole else None
         if step not in whole:
-            raise UserError(f"{self.directory} has no whole step {step}; restore_step can be one of {whole}")
+            known = ", ".join(map(str, whole))
+            remedy = f"restore_step can be {known}" if whole else "leave restore_step at -1, it has none yet"
+            raise UserError(f"{self.directory} has no whole step {step}; {remedy}")
         return step
 
     def _orbax(self) -> ocp.CheckpointManager:

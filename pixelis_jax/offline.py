@@ -27,7 +27,8 @@ class Offline:
     def __init__(self, config: ConfigDict) -> None:
         self.config = config
         self.policy = self.make_policy()
-        self.tx = assembly.make_optimizer(config.optimizer, config.total_steps)
+        self.schedule = assembly.make_schedule(config.optimizer, config.total_steps)
+        self.tx = assembly.make_optimizer(config.optimizer, self.schedule)
         self.step_fn = train_step.make_sft_step(
             self.policy.model, self.tx, micro_batches=config.optimizer.micro_batches
         )
@@ -65,6 +66,11 @@ class Offline:
     ) -> tuple[TrainState, Mapping[str, Array]]:
         """One update."""
         return self.step_fn(state, {"params": self.policy.params}, parallel.put_batch(self.policy.mesh, batch))
+
+    def scalars(self, metrics: Mapping[str, Array], step: int) -> dict[str, float]:
+        """The step's metrics as Python numbers; waits for the device."""
+        numbers = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
+        return numbers | {"learning_rate": float(self.schedule(step - 1))}
 
     def keep(self, run: Run, state: TrainState) -> tuple[policies.Policy, PyTree]:
         """Write the result; returns what to evaluate: (policy, adapter)."""
@@ -122,8 +128,3 @@ class Pretrain(Offline):
 
 
 JOBS = {"sft": Offline, "pretrain": Pretrain}
-
-
-def scalars_of(metrics: Mapping[str, Array]) -> dict[str, float]:
-    """Device scalars as Python numbers."""
-    return {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}

@@ -42,7 +42,8 @@ class Online:
         self.rl_config = assembly.rl_config(config)
         self.policy = assembly.load_policy(config)
         self.start, self.origin = assembly.starting_adapter(config, self.policy)
-        self.tx = assembly.make_optimizer(config.optimizer, config.total_steps)
+        self.schedule = assembly.make_schedule(config.optimizer, config.total_steps)
+        self.tx = assembly.make_optimizer(config.optimizer, self.schedule)
         self.step_fns = RLStep(self.policy.model, self.tx, self.rl_config)
         self.evaluator = assembly.make_evaluator(config, self.policy)
         rollout = assembly.rollout_config(config, group_size=config.rollout.group_size)
@@ -152,7 +153,7 @@ class Online:
     ) -> tuple[Host, dict[str, float | None]]:
         """Moving averages and the curriculum one step on; returns (new host state, all scalars of the step)."""
         scalars: dict[str, float | None] = {k: float(v) for k, v in jax.device_get(dict(metrics)).items()}
-        scalars |= rollout_scalars(rollout)
+        scalars |= rollout_scalars(rollout) | {"learning_rate": float(self.schedule(step - 1))}
         moved = windows.update(windows.from_json(host["windows"]), scalars)
         scalars |= windows.averages(moved)
         before = curriculum.from_json(host["curriculum"])

@@ -29,7 +29,7 @@ def train_offline(config: ConfigDict, workdir: Path) -> None:
             state, metrics = job.train_step(state, batch, step)
             shown = {}
             if step % config.log_every_steps == 0 or step == config.total_steps:
-                shown = offline.scalars_of(metrics)
+                shown = job.scalars(metrics, step)
                 run.phase("update")
                 run.log(step, shown, policy_tokens=int(batch.rows.policy.sum()))
             run.checkpoint(step, state, {})
@@ -56,8 +56,8 @@ def train_online(config: ConfigDict, workdir: Path) -> None:
             job.gate(run, state, batch, host)
             run.phase("verify")
             state, metrics, numbers = job.train_step(state, batch, host)
-            run.phase("update")
             host, scalars = job.advance(host, metrics, rollout, step)
+            run.phase("update")
             job.keep_stage_adapter(run, state, host, step)
             if step % config.logging.rollouts_every_steps == 0:
                 write_rollouts(run.writer, step, job.records(rollout, numbers))

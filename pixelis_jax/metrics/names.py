@@ -28,7 +28,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("loss", "1", "loss of the update, divided once over the whole optimizer window"),
     Metric("loss/weight", "1", "denominator of the loss: trained tokens, or rows for per-row aggregation"),
     Metric("grad_norm", "1", "global norm of the gradient before clipping"),
-    Metric("learning_rate", "1", "learning rate of the update"),
+    Metric("learning_rate", "1", "learning rate that the schedule gives this step"),
     Metric("update/skipped", "count", "updates left out: nothing to train or a gradient that is not finite"),
     Metric("accuracy", "share", "share of trained tokens whose most likely token is the target"),
     Metric("sft/nll", "nat", "mean negative log-prob of the trained tokens"),
