@@ -10,6 +10,7 @@ from jax import Array
 from pixelis_jax.models.config import ModelConfig
 from pixelis_jax.models.decoder import Cache, Decoder
 from pixelis_jax.models.head import HeadOutput, score_tokens
+from pixelis_jax.models.layers import matmul_precision
 from pixelis_jax.models.vision import VisionTower
 from pixelis_jax.types import ImageBatch, TokenBatch
 
@@ -38,7 +39,8 @@ class Qwen2_5_VL(nn.Module):
 
     def encode_images(self, images: ImageBatch) -> Array:
         """Flat feature table f[M * W * L / merge, D] of images; rows are found by `image_processor.token_rows`."""
-        features = self.visual(images)
+        with matmul_precision(self.dtype):
+            features = self.visual(images)
         return features.reshape(-1, features.shape[-1])
 
     def hidden(
@@ -48,11 +50,12 @@ class Qwen2_5_VL(nn.Module):
         text = self.embed_tokens.astype(self.dtype)[rows.tokens]
         seen = features.astype(self.dtype)[jnp.maximum(rows.image_index, 0)]
         x = jnp.where(rows.image_index[..., None] >= 0, seen, text)
-        return self.language_model(x, rows.positions, slots, cache)
+        with matmul_precision(self.dtype):
+            return self.language_model(x, rows.positions, slots, cache)
 
     def logits(self, hidden: Array) -> Array:
         """f32[..., V]; ids of image and video placeholders keep their raw logits here."""
-        return (hidden @ self._head()).astype(jnp.float32)
+        return _to_logits(hidden, self._head())
 
     def _head(self) -> Array:
         tied = self.config.text.tie_word_embeddings
@@ -67,7 +70,7 @@ class Qwen2_5_VL(nn.Module):
         hidden, _ = self.hidden(rows, features, row_slots(rows.valid))
         head = self._head()  # taken out of the module here: linen modules may not be called inside lax.map
         out = score_tokens(
-            lambda h: (h @ head).astype(jnp.float32),
+            lambda h: _to_logits(h, head),
             hidden[:, :-1],
             rows.tokens[:, 1:],
             forbidden=self.placeholders(),
@@ -82,6 +85,11 @@ class Qwen2_5_VL(nn.Module):
     def init_all(self, rows: TokenBatch, images: ImageBatch) -> Array:
         """Touches every parameter, for linen's init."""
         return self.forward_logits(rows, self.encode_images(images))
+
+
+def _to_logits(hidden: Array, head: Array) -> Array:
+    with matmul_precision(hidden.dtype):
+        return (hidden @ head).astype(jnp.float32)
 
 
 def row_slots(valid: Array) -> Array:

@@ -1,0 +1,67 @@
+"""fp32 means fp32: what an accelerator would round by default is asked for in full precision."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pixelis_jax.models import qwen2_5_vl
+from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models.rows import Row, pad_rows
+from pixelis_jax.rollout.engine import Engine, SamplingConfig, row_keys
+
+HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
+
+
+def products(jaxpr):
+    """Every matrix product in a jaxpr, those of inner functions and loops too."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation.params["precision"]
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from products(inner)
+
+
+@pytest.fixture(params=["trainer", "sampler", "vision tower"])
+def trace(request, small_policy):
+    """dtype -> jaxpr of one of the three places where the model computes; the trainer's with its backward pass."""
+    row = Row()
+    row.append_text([20, 21, 22])
+    batch = pad_rows([row], length=4, pad=0)
+
+    def run(dtype):
+        model = Qwen2_5_VL(small_policy.model.config, dtype)
+        params = jax.tree.map(lambda x: x.astype(dtype), small_policy.params)
+        features = jnp.ones((1, model.config.text.hidden_size), dtype)
+        if request.param == "trainer":
+
+            def loss(params):
+                return qwen2_5_vl.score(model, {"params": params}, batch, features).logp.sum()
+
+            return jax.make_jaxpr(jax.grad(loss))(params)
+        if request.param == "vision tower":
+            images = small_policy.processor.pack([np.zeros((28, 56, 3), np.uint8)], crop=False)
+            return jax.make_jaxpr(lambda p: qwen2_5_vl.encode_images(model, {"params": p}, images))(params)
+        engine = Engine(model, SamplingConfig(max_new_tokens=2, context_tokens=8), end_of_turn=1)
+        one = np.zeros(1, np.uint32)
+        noise = row_keys(np.uint32(0), np.uint32(0), one, one, np.uint32(0))
+
+        def turn(params):
+            state = engine.prefill({"params": params}, batch, features, repeat=1)
+            return engine.generate({"params": params}, state, noise, jnp.ones(1, bool))[0].logp
+
+        return jax.make_jaxpr(turn)(params)
+
+    return run
+
+
+def test_products_of_an_fp32_model_are_fp32(trace):
+    found = list(products(trace(jnp.float32).jaxpr))
+    assert len(found) > 10
+    assert set(found) == {HIGHEST}
+
+
+def test_a_bf16_model_keeps_the_default(trace):
+    assert HIGHEST not in set(products(trace(jnp.bfloat16).jaxpr))
