@@ -1,6 +1,9 @@
 """From a config to the parts of a job: models, optimizers, samplers, rewards, curricula. No loop stands here."""
 
 import dataclasses
+import hashlib
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from pixelis_jax.algorithms.advantages import check_group_size
 from pixelis_jax.algorithms.grpo import GRPOConfig
 from pixelis_jax.curriculum import Curriculum, Stage
 from pixelis_jax.data.demonstrations import DemonstrationConfig
+from pixelis_jax.data.pixelsearch import assets
 from pixelis_jax.evaluation import EvalConfig, Evaluator
 from pixelis_jax.metrics import windows
 from pixelis_jax.models import lora as loras
@@ -25,7 +29,7 @@ from pixelis_jax.models.processor import Processor
 from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
 from pixelis_jax.reading import ReadingConfig
 from pixelis_jax.rewards.curiosity import CuriosityConfig
-from pixelis_jax.rewards.orchestrator import RewardConfig
+from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights
 from pixelis_jax.rollout import RolloutConfig, SamplingConfig
 from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
@@ -34,6 +38,7 @@ from pixelis_jax.types import UserError
 
 PyTree = Any
 BUNDLED_ADAPTERS = {"pixelis-tiny-sft": Path(__file__).parent / "assets" / "pixelis-tiny-sft"}
+STAGE_FIELDS = ("name", "weights", "exits", "min_steps", "entry_metric")
 _DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
@@ -96,12 +101,38 @@ def starting_adapter(config: ConfigDict, policy: Policy) -> tuple[PyTree, str]:
         return _replicate(policy, fresh), "a fresh adapter (the base model itself)"
     directory = BUNDLED_ADAPTERS.get(config.init_from, Path(config.init_from))
     trained = adapters.read(directory, base_name=config.model.name)
-    if (trained.lora.rank, trained.lora.scale) != (shape.rank, shape.scale):
+    if trained.lora.rank != shape.rank or not math.isclose(trained.lora.scale, shape.scale, rel_tol=1e-6):
         raise UserError(
             f"init_from={config.init_from}: adapter has rank {trained.lora.rank}, alpha {trained.lora.alpha:g};"
             f" set lora.rank and lora.alpha to these (now {shape.rank}, {shape.alpha:g})"
         )
+    wanted = jax.eval_shape(lambda: loras.init(jax.random.key(0), policy.params, shape))
+    if loras.layers(wanted) != loras.layers(trained.adapter):
+        differing = sorted(loras.layers(wanted) ^ loras.layers(trained.adapter))
+        raise UserError(
+            f"init_from={config.init_from}: lora.targets {tuple(config.lora.targets)} selects other layers than the"
+            f" adapter has, such as {differing[0]}; set lora.targets to {tuple(trained.lora.targets)}"
+        )
     return _replicate(policy, trained.adapter), f"the adapter {config.init_from} ({trained.origin})"
+
+
+def size_of(adapter: PyTree, policy: Policy) -> str:
+    """How much of a model an adapter trains, in words."""
+    layers, base = len(loras.layers(adapter)), loras.count(policy.params)
+    return f"training {loras.count(adapter):,} adapter parameters in {layers} layers, beside {base:,} frozen ones"
+
+
+def hashes(policy: Policy, adapter: PyTree) -> dict[str, str]:
+    """SHA-256 of what a job reads besides its config: the model, the adapter it starts from, the bundled data."""
+    return {"model": policy.sha256, "adapter": tree_sha256(adapter), "data": assets.sha256()}
+
+
+def tree_sha256(tree: PyTree) -> str:
+    """Digest of the values of a pytree, for `run.json`."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(jax.device_get(tree)):
+        digest.update(leaf.tobytes())
+    return digest.hexdigest()
 
 
 def _replicate(policy: Policy, adapter: PyTree) -> PyTree:
@@ -181,6 +212,8 @@ def window_lengths(config: ConfigDict) -> dict[str, tuple[int, ...]]:
 def reward_curriculum(config: ConfigDict) -> Curriculum:
     """The curriculum of a config, validated against the metrics that will be logged."""
     table = config.curriculum
+    for stage in table.stages:
+        _check_stage(stage)
     stages = tuple(
         Stage(
             name=stage["name"],
@@ -196,6 +229,18 @@ def reward_curriculum(config: ConfigDict) -> Curriculum:
     )
     curriculum.validate(made, windows.names(window_lengths(config)))
     return made
+
+
+def _check_stage(stage: Mapping[str, Any]) -> None:
+    """Raises UserError for a key that a stage does not have, or lacks, and for a reward that there is not."""
+    unknown = sorted(set(stage) - set(STAGE_FIELDS))
+    missing = sorted({"name", "weights"} - set(stage))
+    if unknown or missing:
+        wrong = f"has no field {unknown[0]!r}" if unknown else f"lacks the field {missing[0]!r}"
+        raise UserError(
+            f"curriculum stage {stage.get('name', '?')!r} {wrong}; its fields are {', '.join(STAGE_FIELDS)}"
+        )
+    check_weights(tuple(stage["weights"].items()))
 
 
 def replace_correction(config: RLConfig, correction: str) -> RLConfig:

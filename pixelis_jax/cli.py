@@ -3,6 +3,7 @@
 Imports jax only where an error of its kind may have come up, so that `--help` is quick.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -15,9 +16,11 @@ from pixelis_jax.metrics.files import FULL_DISK
 OK, USER_ERROR, OUT_OF_MEMORY, INTERRUPTED, CLOSED_PIPE = 0, 2, 3, 128 + signal.SIGINT, 128 + signal.SIGPIPE
 
 TRAINING_REMEDY = (
-    "lower rollout.prompts, rollout.group_size, sampling.context_tokens or image.max_pixels, or raise"
-    " optimizer.micro_batches (each as --config.NAME=VALUE)"
+    "raise optimizer.micro_batches, or lower sampling.context_tokens, image.max_pixels, eval.batch and what a step"
+    " holds (rft: rollout.prompts, rollout.group_size; sft and pretrain: data.scenes), each as --config.NAME=VALUE"
 )
+# What a path can be wrong about, besides permissions and a full disk.
+_BAD_PATHS = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOLCK}
 
 
 def run_cli(main: Callable[[], int | None], *, memory_remedy: str = TRAINING_REMEDY) -> NoReturn:
@@ -31,7 +34,7 @@ def run_cli(main: Callable[[], int | None], *, memory_remedy: str = TRAINING_REM
 def exit_code(main: Callable[[], int | None], *, memory_remedy: str = TRAINING_REMEDY) -> int:
     """Runs `main` and turns errors that are not ours into one line on stderr.
 
-    2 for a UserError, a full disk and a file that may not be read or written; 3 for memory of host or device; 130 for
+    2 for a UserError, a full disk and a path that can't be read or written; 3 for memory of host or device; 130 for
     Ctrl-C. Other errors pass with their traceback.
     """
     try:
@@ -57,6 +60,8 @@ def _explain(error: Exception, memory_remedy: str) -> tuple[str, int] | None:
         return f"{_file_of(error) or error}: the disk is full; free some space, then run it again", USER_ERROR
     if isinstance(error, PermissionError) and _file_of(error):
         return f"{_file_of(error)}: {error.strerror}; change its permissions or name another place", USER_ERROR
+    if isinstance(error, OSError) and error.errno in _BAD_PATHS:
+        return f"{_file_of(error) or 'a file'}: {error.strerror}; name another place", USER_ERROR
     if isinstance(error, MemoryError):
         return f"out of memory; {memory_remedy}", OUT_OF_MEMORY
     if _is_device_error(error) and any(

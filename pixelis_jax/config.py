@@ -85,7 +85,7 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
         if field not in known:
             raise UserError(f"{FLAG}.{field}: there is no such field; {_nearest(field, list(known))}")
     values = flags.FlagValues()
-    changed = ConfigDict(config)
+    changed = ConfigDict(config).copy_and_resolve_references()
     holder = config_flags.DEFINE_config_dict("config", changed, flag_values=values, sys_argv=["", *overrides])
     values.mark_as_parsed()  # with no override, nothing else would
     for text in overrides:

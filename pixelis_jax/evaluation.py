@@ -11,7 +11,7 @@ from pixelis_jax.rewards.verifiers import verify
 from pixelis_jax.rollout.engine import Engine, SamplingConfig
 from pixelis_jax.rollout.sample import RolloutConfig, Sampler
 from pixelis_jax.tools.base import Tool
-from pixelis_jax.types import Task, Trajectory, UserError
+from pixelis_jax.types import Task, Trajectory
 
 PyTree = Any
 
@@ -46,7 +46,7 @@ class EvalResult:
     success: float
     rapr: float
     by_kind: dict[str, tuple[float, int]]
-    valid_calls: float  # of all tool-call turns, the share that ran without error
+    valid_calls: float  # of all turns that gave no answer, the share that was a call and ran without error
     statuses: dict[str, int]
 
     def record(self) -> dict[str, Any]:
@@ -71,10 +71,8 @@ class Evaluator:
             self._engines[sampling] = Engine(self.policy.model, sampling, end_of_turn=self.policy.processor.im_end)
         return self._engines[sampling]
 
-    def __call__(
-        self, mode: str, *, lora: PyTree | None, progress: Callable[[int, int], None] | None = None
-    ) -> EvalResult:
-        """Roll out all scenes once in `mode` (a key of MODES)."""
+    def __call__(self, mode: str, *, lora: PyTree | None, progress: Callable[[int], None] | None = None) -> EvalResult:
+        """Roll out all scenes once in `mode` (a key of MODES); `progress` hears of each batch, in scenes."""
         options = dict(MODES[mode])
         sampling = self.rollout.sampling
         if options.pop("greedy", False):
@@ -87,9 +85,10 @@ class Evaluator:
             # The last batch is filled up, so that every batch has one compiled shape; the surplus is not counted.
             tasks = [make_task(cfg.seed, cfg.split, start + i, kinds=cfg.kinds) for i in range(cfg.batch)]
             done = sampler(tasks, lora=lora, seed=cfg.seed, step=0).trajectories
-            trajectories += done[: cfg.scenes - start]
+            done = done[: cfg.scenes - start]
+            trajectories += done
             if progress is not None:
-                progress(len(trajectories), cfg.scenes)
+                progress(len(done))
         return summarise(trajectories)
 
 
@@ -127,14 +126,18 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def evaluate_modes(
-    evaluator: Evaluator, modes: Sequence[str], lora: PyTree | None, say: Callable[[str], None], *, label: str = "eval"
+    evaluator: Evaluator,
+    modes: Sequence[str],
+    lora: PyTree | None,
+    say: Callable[[str], None],
+    *,
+    label: str = "eval",
+    progress: Callable[[int], None] | None = None,
 ) -> dict[str, EvalResult]:
-    """Results by mode, each said in one line as it comes."""
+    """Results by mode, each said in one line as it comes; `progress` hears of each batch, in scenes."""
     results = {}
     for mode in modes:
-        if mode not in MODES:
-            raise UserError(f"eval.modes: {mode!r} is unknown; use some of {', '.join(MODES)}")
-        result = evaluator(mode, lora=lora)
+        result = evaluator(mode, lora=lora, progress=progress)
         kinds = ", ".join(f"{kind} {share:.2f}" for kind, (share, _) in result.by_kind.items())
         say(f"{label}, {mode}: success {result.success:.3f} where a look is needed, rapr {result.rapr:.2f} ({kinds})")
         results[mode] = result

@@ -37,7 +37,7 @@ def main() -> int:
     workdir = workdir or default_workdir(sys.argv[1:])
     from pixelis_jax.workdir import Workdir
 
-    if Workdir(workdir).finished(config.total_steps):
+    if Workdir(workdir).finished(config):
         print(f"{workdir}: this job is finished (summary.json); name another --workdir for a new one")
         return 0
     set_up_jax()
@@ -65,9 +65,18 @@ def set_up_jax() -> None:
     import jax
 
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pixelis_jax" / "compiled"
-        jax.config.update("jax_compilation_cache_dir", str(cache))
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        if not home.startswith("~"):  # a user without a home compiles each time
+            jax.config.update("jax_compilation_cache_dir", str(Path(home) / "pixelis_jax" / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the second is what a missing CUDA plugin gives
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        raise UserError(
+            f"JAX finds no device (JAX_PLATFORMS={asked!r}: {str(error).strip() or type(error).__name__});"
+            " install the extra for it (README, GPU and TPU) or set JAX_PLATFORMS=cpu"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ class Offline:
     def __init__(self, config: ConfigDict) -> None:
         self.config = config
         self.policy = self.make_policy()
+        self.start, self.hashes = self.make_start()
         self.schedule = assembly.make_schedule(config.optimizer, config.total_steps)
         self.tx = assembly.make_optimizer(config.optimizer, self.schedule)
         self.step_fn = train_step.make_sft_step(
@@ -37,9 +38,14 @@ class Offline:
         """The base model that the job starts from."""
         return assembly.load_policy(self.config)
 
-    def abstract_state(self) -> TrainState:
-        """Shapes and shardings of the state, for a restore that should not first compute what it replaces."""
-        return self.first_state_of({"lora": assembly.starting_adapter(self.config, self.policy)[0]})
+    def make_start(self) -> tuple[PyTree, dict[str, str]]:
+        """(what is trained, as it starts; SHA-256 of what was read for it)."""
+        adapter, _ = assembly.starting_adapter(self.config, self.policy)
+        return {"lora": adapter}, assembly.hashes(self.policy, adapter)
+
+    def first_state(self) -> TrainState:
+        """State at step 0, before `prepare`."""
+        return self.first_state_of(self.start)
 
     def prepare(self, run: Run, state: TrainState) -> TrainState:
         """Work before the first step of a run that starts at step 0."""
@@ -90,13 +96,14 @@ class Pretrain(Offline):
         """Fresh weights, or those of `model.init_from`."""
         return assembly.new_policy(self.config)
 
-    def abstract_state(self) -> TrainState:
-        return self.first_state_of({"params": self.policy.params, READER: reading.init_reader(self.policy.model)})
+    def make_start(self) -> tuple[PyTree, dict[str, str]]:
+        start = {"params": self.policy.params, READER: reading.init_reader(self.policy.model)}
+        return start, assembly.hashes(self.policy, None)
 
     def prepare(self, run: Run, state: TrainState) -> TrainState:
         """Reading alone, which later steps build on."""
         settings = assembly.reading_config(self.config)
-        params, reader = reading.read_first(self.policy, self.pool, settings, run.say)
+        params, reader = reading.read_first(self.policy, self.pool, settings, run.say, run.check)
         return self.first_state_of({"params": params, READER: reader})
 
     @property

@@ -1,7 +1,6 @@
 """The parts of an online RL job between the lines of `train.train_online`."""
 
 import dataclasses
-import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -49,14 +48,17 @@ class Online:
         rollout = assembly.rollout_config(config, group_size=config.rollout.group_size)
         engine = self.evaluator.engine(rollout.sampling)
         self.sampler = Sampler(self.policy, rollout, tools=TOOLS, engine=engine)
-        self._gated = False
+        self._gated = False  # in this process
 
     @property
-    def adapter_hash(self) -> str:
-        digest = hashlib.sha256()
-        for leaf in jax.tree.leaves(jax.device_get(self.start)):
-            digest.update(leaf.tobytes())
-        return digest.hexdigest()
+    def hashes(self) -> dict[str, str]:
+        """What the run reads besides its config, for `run.json`."""
+        return assembly.hashes(self.policy, self.start)
+
+    @property
+    def size(self) -> str:
+        """What is trained, in words."""
+        return assembly.size_of(self.start, self.policy)
 
     # State ----------------------------------------------------------------------------------------------------------
     def first_state(self) -> TrainState:
@@ -73,6 +75,7 @@ class Online:
             "curriculum": curriculum.to_json(curriculum.init(self.curriculum)),
             "windows": windows.to_json(windows.init(assembly.window_lengths(self.config))),
             "correction": self.rl_config.loss.correction,
+            "gated": False,
             "coordinates": "pixels",
             "pixel_budgets": [list(map(int, (b.min_pixels, b.max_pixels))) for b in assembly.budgets(self.config)],
         }
@@ -118,7 +121,11 @@ class Online:
         return cfg.prompts * (overview + cfg.group_size * (self.config.sampling.max_turns - 1) * crop)
 
     def gate(self, run: Run, state: TrainState, batch: TrajectoryBatch, host: Host) -> None:
-        """Once a process, before anything is learned: sampler and trainer must agree on the sampled tokens."""
+        """Once a process: sampler and trainer must agree on the sampled tokens.
+
+        What it decides, it decides at the first step of the run: a resumed run only reports, since it has to go on as
+        it would have gone on.
+        """
         if self._gated:
             return
         self._gated = True
@@ -128,6 +135,9 @@ class Online:
         mean, top = float(found[f"{NAME}/mean"]), float(found[f"{NAME}/max"])
         mean_bound, max_bound = AGREEMENT_BOUNDS[self.config.model.dtype]
         run.say(f"start-up gate: |sampler - trainer log-prob| mean {mean:.2e}, max {top:.2e} (bound {max_bound:.0e})")
+        if host["gated"]:
+            return
+        host["gated"] = True
         excess = max(mean / mean_bound, top / max_bound)
         if not excess <= 10:
             raise UserError(

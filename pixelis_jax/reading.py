@@ -93,9 +93,16 @@ def reading_loss(model: Qwen2_5_VL, variables: PyTree, charts: Charts) -> tuple[
 
 
 def read_first(
-    policy: Policy, pool: Charts, config: ReadingConfig, say: Callable[[str], None]
+    policy: Policy,
+    pool: Charts,
+    config: ReadingConfig,
+    say: Callable[[str], None],
+    between: Callable[[], None] = lambda: None,
 ) -> tuple[PyTree, PyTree]:
-    """(params, reader) after `first_steps` of reading alone; only the vision tower and the head change."""
+    """(params, reader) after `first_steps` of reading alone; only the vision tower and the head change.
+
+    `between` is called before each step: it may end the work by raising.
+    """
     others = {k: v for k, v in policy.params.items() if k != "visual"}
     trainable = {"visual": policy.params["visual"], READER: init_reader(policy.model)}
     warmup = min(100, max(1, config.first_steps // 10))
@@ -115,6 +122,7 @@ def read_first(
 
     opt_state = tx.init(trainable)
     for i in range(config.first_steps):
+        between()
         trainable, opt_state, accuracy = step(trainable, opt_state, take(pool, i, count=config.first_batch))
         if (i + 1) % max(1, config.first_steps // 10) == 0:
             say(f"reading: step {i + 1}/{config.first_steps}, {float(accuracy):.3f} of the characters right")

@@ -1,5 +1,6 @@
 """One attempt at a job: lock, resume, log files, checkpoints, signals: what train.py calls around its steps."""
 
+import contextlib
 import resource
 import signal
 import time
@@ -16,6 +17,7 @@ from pixelis_jax.checkpoints import Checkpoints
 from pixelis_jax.config import flatten
 from pixelis_jax.metrics.progress import Progress
 from pixelis_jax.metrics.writer import MetricWriter
+from pixelis_jax.types import UserError
 from pixelis_jax.workdir import Workdir
 
 PyTree = Any
@@ -23,8 +25,12 @@ Host = dict[str, Any]
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+class Stopped(Exception):
+    """Raised by `Run.check` where a signal asked to end; ends the job's `with` block without an error."""
+
+
 class Run:
-    """A context manager around a job. `stopped` becomes True when a signal asks to end after this step."""
+    """A context manager around a job. `stopped` becomes True when it ends early because a signal asked for that."""
 
     def __init__(self, config: ConfigDict, workdir: Path, *, hashes: Mapping[str, str]) -> None:
         self.config = config
@@ -32,6 +38,8 @@ class Run:
         self.workdir = Workdir(workdir)
         self.path = workdir
         self.stopped = False
+        self._asked = False
+        self._progress: Progress | None = None
         self._handlers: dict[int, Any] = {}
         self._phase_start = 0.0
         self._phases: dict[str, float] = {}
@@ -49,7 +57,7 @@ class Run:
             self._handlers[number] = signal.signal(number, self._stop)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> bool:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         try:
@@ -57,12 +65,19 @@ class Run:
             self.checkpoints.close()
         finally:
             self.workdir.__exit__()
+        return kind is Stopped
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Ends the loop after this step; the default handler comes back, so that a second signal ends at once."""
-        self.stopped = True
+        """Ends at the next safe point; the default handler comes back, so that a second signal ends at once."""
+        self._asked = True
         signal.signal(number, self._handlers[number])
-        self.say(f"{signal.Signals(number).name}: ending after this step")
+        self.say(f"{signal.Signals(number).name}: ending after this step; the same command goes on")
+
+    def check(self) -> None:
+        """A point outside the steps where the job may end: raises Stopped if a signal asked for it."""
+        if self._asked:
+            self.stopped = True
+            raise Stopped
 
     def restore(self, state: PyTree, host: Host) -> tuple[int, PyTree, Host]:
         """(step, state, host) of the last whole checkpoint, or 0 and what was given; all files are cut back to it."""
@@ -76,30 +91,44 @@ class Run:
                 logging.warning("%s has no whole checkpoint yet: starting at step 0", self.path)
             self.writer.write_hparams(flatten(self.config))
             return 0, state, host
+        if restored[0] > self.config.total_steps:
+            raise UserError(
+                f"{self.path} is at step {restored[0]} already and total_steps is {self.config.total_steps}; raise it,"
+                " or name an earlier step with --config.checkpoint.restore_step"
+            )
         self.say(f"resumed from step {restored[0]}")
         return restored
 
     def steps(self, start: int, label: str) -> Iterator[int]:
         """Numbers of the steps still to do, with a progress line, until `total_steps` or a signal."""
         total = self.config.total_steps
-        with Progress(total, label=label, initial=start) as self._progress:
+        with self.progress(total, label, initial=start):
             for step in range(start + 1, total + 1):
                 self._begin_step()
                 yield step
                 if self.stopped:
                     return
 
-    def show(self, numbers: Mapping[str, float]) -> None:
-        """Count one step as done on the progress line, with a few numbers."""
-        self._progress.update(1, numbers)
+    @contextlib.contextmanager
+    def progress(self, total: int, label: str, *, initial: int = 0) -> Iterator[None]:
+        """A progress line for `total` pieces of work, which `show` counts."""
+        with Progress(total, label=label, initial=initial) as self._progress:
+            try:
+                yield
+            finally:
+                self._progress = None
+
+    def show(self, numbers: Mapping[str, float], *, count: int = 1) -> None:
+        """Count one step, or `count` pieces of other work, as done on the progress line, with a few numbers."""
+        assert self._progress is not None
+        self._progress.update(count, numbers)
 
     def say(self, text: str) -> None:
         """A line of its own, beside the progress line."""
-        progress: Progress | None = vars(self).get("_progress")
-        if progress is None:
+        if self._progress is None:
             print(text, flush=True)
         else:
-            progress.say(text)
+            self._progress.say(text)
 
     def phase(self, name: str) -> None:
         """The time since the last call (or the step's start) was spent on `name`."""
@@ -123,10 +152,13 @@ class Run:
         self.writer.flush()
 
     def checkpoint(self, step: int, state: PyTree, host: Host) -> None:
-        """Save where the config's interval, the last step or a signal says so."""
-        if step % self.config.checkpoint.every_steps == 0 or step == self.config.total_steps or self.stopped:
+        """Save where the config's interval, the last step or a signal says so; after a signal the loop ends here."""
+        last = step == self.config.total_steps
+        asked = self._asked  # read once: a signal from here on ends the next step
+        if step % self.config.checkpoint.every_steps == 0 or last or asked:
             self.checkpoints.save(step, state, host)
             self.workdir.note_wall()
+        self.stopped = asked and not last
 
     def _begin_step(self) -> None:
         self._phases = {}

@@ -1,14 +1,16 @@
 """The end of a job: held-out evaluation, summary.json, and what the user reads last."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
-from pixelis_jax.evaluation import EvalResult, evaluate_modes
+from pixelis_jax.evaluation import Evaluator, evaluate_modes
 from pixelis_jax.metrics.files import atomic_write
 from pixelis_jax.online import Online
 from pixelis_jax.runtime import Host, Run
 from pixelis_jax.train_step import TrainState
 
+PyTree = Any
 _BEFORE = ("tools_on", "forced_zoom", "greedy")
 _AFTER = ("tools_on", "tools_off", "forced_direct", "forced_zoom", "greedy")
 
@@ -17,11 +19,13 @@ def write_online_summary(run: Run, job: Online, state: TrainState, host: Host) -
     """Evaluate base, start and result on the same held-out scenes, write it down, and tell the user."""
     lora = state.trainable["lora"]
     job.save_adapter(run, state, "adapter")
-    results = {
-        "base": evaluate_modes(job.evaluator, ("tools_on",), None, run.say, label="base"),
-        "before": evaluate_modes(job.evaluator, _BEFORE, job.start, run.say, label="before"),
-        "after": evaluate_modes(job.evaluator, _AFTER, lora, run.say, label="after"),
-    }
+    asked = {"base": (("tools_on",), None), "before": (_BEFORE, job.start), "after": (_AFTER, lora)}
+    scenes = job.config.eval.scenes * sum(len(modes) for modes, _ in asked.values())
+    with run.progress(scenes, "evaluation, scenes"):
+        results = {
+            label: evaluate_modes(job.evaluator, modes, adapter, run.say, label=label, progress=counter(run))
+            for label, (modes, adapter) in asked.items()
+        }
     content = {name: {mode: r.record() for mode, r in modes.items()} for name, modes in results.items()}
     atomic_write(run.path / "final_eval.json", json.dumps(content, indent=1) + "\n")
     before, after = results["before"], results["after"]
@@ -71,8 +75,21 @@ def _online_text(run: Run, s: dict[str, Any]) -> str:
     )
 
 
-def write_offline_summary(run: Run, results: dict[str, EvalResult]) -> None:
-    """summary.json of a supervised or evaluation job, and its lines for the user."""
+def counter(run: Run) -> Callable[[int], None]:
+    """What an evaluation calls after each batch: the progress line moves, and a signal ends the job here."""
+
+    def count(scenes: int) -> None:
+        run.show({}, count=scenes)
+        run.check()
+
+    return count
+
+
+def write_offline_summary(run: Run, evaluator: Evaluator, lora: PyTree | None) -> None:
+    """Evaluate what a supervised or evaluation job ended with; summary.json, and its lines for the user."""
+    settings = run.config.eval
+    with run.progress(settings.scenes * len(settings.modes), "evaluation, scenes"):
+        results = evaluate_modes(evaluator, settings.modes, lora, run.say, progress=counter(run))
     content = {mode: result.record() for mode, result in results.items()}
     summary = {
         "eval": content,

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from pixelis_jax import assembly, offline
-from pixelis_jax.evaluation import evaluate_modes
+from pixelis_jax import assembly, limits, offline
 from pixelis_jax.online import Online
 from pixelis_jax.runtime import Run, write_rollouts
 from pixelis_jax.summary import write_offline_summary, write_online_summary
@@ -19,8 +18,8 @@ from pixelis_jax.types import UserError
 def train_offline(config: ConfigDict, workdir: Path) -> None:
     """Supervised training on oracle demonstrations: of all weights (`pretrain`) or of an adapter (`sft`)."""
     job = offline.JOBS[config.job](config)
-    with Run(config, workdir, hashes={"model": job.policy.sha256}) as run:
-        start, state, _ = run.restore(job.abstract_state(), {})
+    with Run(config, workdir, hashes=job.hashes) as run:
+        start, state, _ = run.restore(job.first_state(), {})
         state = job.prepare(run, state) if start == 0 else state
         batches = job.batches(start)
         for step in run.steps(start, config.job):
@@ -36,15 +35,14 @@ def train_offline(config: ConfigDict, workdir: Path) -> None:
             run.show({name: shown[name] for name in ("loss", "sft/answer_prob") if name in shown})
         if not run.stopped:
             policy, lora = job.keep(run, state)
-            evaluator = assembly.make_evaluator(config, policy)
-            write_offline_summary(run, evaluate_modes(evaluator, config.eval.modes, lora, run.say))
+            write_offline_summary(run, assembly.make_evaluator(config, policy), lora)
 
 
 def train_online(config: ConfigDict, workdir: Path) -> None:
     """GRPO with tools from a starting adapter; the KL is measured against that adapter."""
     job = Online(config)
-    with Run(config, workdir, hashes={"model": job.policy.sha256, "adapter": job.adapter_hash}) as run:
-        run.say(f"policy {config.model.name}, starting from {job.origin}")
+    with Run(config, workdir, hashes=job.hashes) as run:
+        run.say(f"policy {config.model.name}, starting from {job.origin}; {job.size}")
         start, state, host = run.restore(job.first_state(), job.first_host())
         prompts = job.prompts(start)
         for step in run.steps(start, "rft"):
@@ -73,11 +71,10 @@ def evaluate(config: ConfigDict, workdir: Path) -> None:
     """Held-out success of a model, or of a model with an adapter, in several modes."""
     policy = assembly.load_policy(config)
     adapter, origin = assembly.starting_adapter(config, policy)
-    with Run(config, workdir, hashes={"model": policy.sha256}) as run:
+    with Run(config, workdir, hashes=assembly.hashes(policy, adapter)) as run:
         run.say(f"evaluating {config.model.name} with {origin}")
-        evaluator = assembly.make_evaluator(config, policy)
         lora = adapter if config.init_from else None
-        write_offline_summary(run, evaluate_modes(evaluator, config.eval.modes, lora, run.say))
+        write_offline_summary(run, assembly.make_evaluator(config, policy), lora)
 
 
 JOBS = {"pretrain": train_offline, "sft": train_offline, "rft": train_online, "eval": evaluate}
@@ -87,4 +84,5 @@ def run(config: ConfigDict, workdir: Path | str) -> None:
     """Run the job of a config in `workdir`: what `python -m pixelis_jax.main` calls. The same call again resumes."""
     if config.job not in JOBS:
         raise UserError(f"config.job {config.job!r} is unknown; use one of {', '.join(JOBS)}")
+    limits.check(config)
     JOBS[config.job](config, Path(workdir))

@@ -26,7 +26,9 @@ FINISHED = "finished.json"
 WALL = "wall.json"
 
 # Fields that can't change what a step computes, so that a resumed run may change them; a group stands for its fields.
-FREE_FIELDS = ("checkpoint", "data.workers", "log_every_steps", "logging", "monitor", "total_steps")
+FREE_FIELDS = ("checkpoint", "data.workers", "eval", "log_every_steps", "logging", "monitor", "total_steps")
+# Fields that change a step by rounding only: a resumed run may change them, and it is said.
+ROUNDING_FIELDS = ("mesh", "optimizer.micro_batches")
 
 PACKAGES = (
     "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "chex", "grain", "numpy", "pillow", "tokenizers",
@@ -69,9 +71,14 @@ class Workdir:
         path = self.path / RUN
         run = describe(config, seed=seed, hashes=hashes)
         resumed = path.exists()
+        if not resumed:
+            self._refuse_foreign_files()
         if resumed:
             old = _read(path)
-            _refuse_changes(old, run, self.path)
+            self._refuse(old, run)
+            for change in diff(old["config"], run["config"]):
+                if _is_in(change.field, ROUNDING_FIELDS):
+                    logging.warning("%s: %s; the resumed run may differ in the last bits", self.path, change)
             for name in ("versions", "devices"):
                 for change in diff(old[name], run[name]):
                     logging.warning("%s: %s; the resumed run may differ in the last bits", self.path, change)
@@ -79,10 +86,13 @@ class Workdir:
             atomic_write(path, json.dumps(run, indent=1) + "\n")
         return resumed
 
-    def finished(self, total_steps: int) -> bool:
-        """Whether a run of this many steps has ended here."""
-        path = self.path / FINISHED
-        return path.exists() and _read(path)["total_steps"] == total_steps
+    def finished(self, config: ConfigDict) -> bool:
+        """Whether this run has ended here. Raises UserError where the run here is one of another config."""
+        path, run = self.path / FINISHED, self.path / RUN
+        if not (path.exists() and run.exists()):
+            return False
+        self._refuse({"config": _read(run)["config"]}, {"config": to_json(config)})
+        return bool(_read(path)["total_steps"] == config.total_steps)
 
     def mark_finished(self, total_steps: int) -> None:
         """Written last, after the summary."""
@@ -95,6 +105,29 @@ class Workdir:
     def note_wall(self) -> None:
         """Keeps `wall_s` for the next attempt; call it with each checkpoint."""
         atomic_write(self.path / WALL, json.dumps({"wall_s": self.wall_s()}) + "\n")
+
+    def _refuse(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """UserError, with the fields, where two runs (or the parts of them that are given) can't be one."""
+        free = _free_fields(new["config"])
+        changes = [c for c in diff(old["config"], new["config"]) if not _is_in(c.field, free)]
+        rest = [{name: run[name] for name in ("seed", "hashes") if name in run} for run in (old, new)]
+        changes += diff(*rest)
+        if changes:
+            told = "; ".join(map(str, changes))
+            raise UserError(
+                f"{self.path} holds a run with another config ({told}); restore them to resume,"
+                " or choose another --workdir"
+            )
+
+    def _refuse_foreign_files(self) -> None:
+        """UserError where the folder holds what no run of ours left: a new run would cut such files back."""
+        ours = {"lock", WALL}
+        if self.path.is_dir():
+            found = sorted(
+                p.name for p in self.path.iterdir() if p.name not in ours and not p.name.startswith(f".{RUN}")
+            )
+            if found:
+                raise UserError(f"{self.path} has no {RUN} but holds {found[0]}; name an empty or new --workdir")
 
     def _acquire(self) -> None:
         file = (self.path / "lock").open("a+")
@@ -143,18 +176,18 @@ def commit() -> str | None:
     return f"{head}+changes" if head and git("status", "--porcelain", "--untracked-files=no") else head
 
 
-def _refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], path: Path) -> None:
-    changes = [c for c in diff(old["config"], new["config"]) if not _is_free(c.field)]
-    changes += diff({"seed": old["seed"], "hashes": old["hashes"]}, {"seed": new["seed"], "hashes": new["hashes"]})
-    if changes:
-        told = "; ".join(map(str, changes))
-        raise UserError(
-            f"{path} holds a run with another config ({told}); restore them to resume, or choose another --workdir"
-        )
+def _free_fields(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What may change between the attempts of a run with this config (`to_json`)."""
+    bound = set()
+    if config.get("job") == "eval":
+        bound.add("eval")  # there it is the job itself
+    if config.get("optimizer", {}).get("schedule") == "cosine":
+        bound.add("total_steps")  # the learning rate of every step depends on it
+    return tuple(name for name in (*FREE_FIELDS, *ROUNDING_FIELDS) if name not in bound)
 
 
-def _is_free(field: str) -> bool:
-    return any(field == name or field.startswith(name + ".") for name in FREE_FIELDS)
+def _is_in(field: str, names: tuple[str, ...]) -> bool:
+    return any(field == name or field.startswith(name + ".") for name in names)
 
 
 def _read(path: Path) -> dict[str, Any]:

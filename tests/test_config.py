@@ -41,8 +41,9 @@ def test_booleans(file: Path) -> None:
 
 def test_the_loaded_config_is_not_changed_by_overrides(file: Path) -> None:
     config = load(str(file))
-    assert override(config, ["--config.seed=5"]).seed == 5
-    assert config.seed == 0
+    changed = override(config, ["--config.seed=5", "--config.optimizer.steps=9"])
+    assert (changed.seed, changed.optimizer.steps) == (5, 9)
+    assert (config.seed, config.optimizer.steps) == (0, 4)
 
 
 @pytest.mark.parametrize(

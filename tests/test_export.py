@@ -64,7 +64,7 @@ def test_a_step_can_be_named_and_an_unknown_one_is_refused(workdir: Path, model:
     out = exported(workdir, tmp_path / "a", "peft", "--step=3")
     got = adapters.read(out).adapter
     assert same(got, jax.tree.map(lambda x: x * 3, small_model.random_adapter(model)))
-    with pytest.raises(UserError, match=r"no whole step 4; .*\[3, 5\]"):
+    with pytest.raises(UserError, match=r"no whole step 4; restore_step can be 3, 5"):
         exported(workdir, tmp_path / "b", "peft", "--step=4")
     assert not (tmp_path / "b").exists()
 

@@ -18,7 +18,7 @@ LEVELS = (
     ("algorithms",),
     ("curriculum",),
     ("checkpoints", "config", "workdir", "adapters", "evaluation", "tiny", "reading", "train_step"),
-    ("assembly", "runtime", "offline", "online", "summary"),
+    ("assembly", "limits", "runtime", "offline", "online", "summary"),
     ("train",),
     ("main", "cota", "export", "plan", "predict", "analyze"),
 )

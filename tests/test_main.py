@@ -10,7 +10,7 @@ import jax
 import pytest
 from jobs import ROOT, refusal
 
-from pixelis_jax import main
+from pixelis_jax import cli, main
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -58,6 +58,23 @@ def test_a_typo_ends_the_process_with_2_and_the_nearest_name(tmp_path: Path):
 def test_what_is_refused_in_one_line(config, fields, words, monkeypatch, capsys, tmp_path):
     text = refusal(monkeypatch, capsys, config, tmp_path, **fields)
     assert all(word in text for word in words), text
+
+
+def test_a_workdir_that_is_a_file_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = run("--config=configs/eval.py:smoke", f"--workdir={tmp_path / 'file'}")
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert f"{tmp_path / 'file'}: File exists; name another place" in done.stderr
+
+
+def test_a_device_that_is_not_there_is_one_line(monkeypatch, capsys):
+    def devices():
+        raise RuntimeError("Unknown backend cuda")
+
+    monkeypatch.setattr(jax, "devices", devices)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "unchanged")
+    assert cli.exit_code(main.set_up_jax) == cli.USER_ERROR
+    assert "JAX finds no device" in capsys.readouterr().err
 
 
 def test_an_unknown_argument_is_refused(monkeypatch, capsys, tmp_path):

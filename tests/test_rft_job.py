@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from jobs import Jobs, lines, refusal, wait_for_step
 from PIL import Image
 
 from pixelis_jax.metrics import names
-from pixelis_jax.types import OPS
+from pixelis_jax.types import OPS, UserError
 
 STEPS = 7
 CONFIG = """
@@ -209,3 +210,21 @@ def test_trajectories_fit_their_schema(straight):
                 assert turn["call"]["name"] in OPS and turn["observation"] is not None
             if turn["observation"] and turn["observation"]["image"] is not None:
                 assert turn["observation"]["image"] < len(images)
+
+
+def test_a_resumed_run_reports_the_gate_and_decides_nothing(config, monkeypatch):
+    """What the gate decides holds for the run: a straight run would not look again at the step of the resume."""
+    from pixelis_jax import config as configs
+    from pixelis_jax.online import Online
+
+    job = Online(configs.load(str(config)))
+    monkeypatch.setattr("pixelis_jax.online.AGREEMENT_BOUNDS", {"float32": (1e-12, 1e-12)})
+    state, said = job.first_state(), []
+    rollout = job.sampler(next(job.prompts(0)), lora=state.trainable["lora"], seed=0, step=1)
+    batch = job.verify(rollout)
+    run = types.SimpleNamespace(say=said.append)
+    job.gate(run, state, batch, job.first_host() | {"gated": True})
+    assert len(said) == 1 and said[0].startswith("start-up gate:")
+    job._gated = False  # as in a new process
+    with pytest.raises(UserError, match="over ten times the bound"):
+        job.gate(run, state, batch, job.first_host())

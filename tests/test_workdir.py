@@ -22,7 +22,17 @@ HASHES = {"model": "abc"}
 
 
 def config(**changes: object) -> ConfigDict:
-    made = ConfigDict({"lr": 1e-3, "total_steps": 10, "logging": {"every": 1}, "lora": {"targets": ("q",)}})
+    made = ConfigDict(
+        {
+            "job": "rft",
+            "lr": 1e-3,
+            "total_steps": 10,
+            "logging": {"every": 1},
+            "eval": {"scenes": 8},
+            "lora": {"targets": ("q",)},
+            "optimizer": {"schedule": "constant", "micro_batches": 1},
+        }
+    )
     made.update_from_flattened_dict(changes)
     return made
 
@@ -72,6 +82,40 @@ def test_fields_that_change_no_result_may_change(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "run.json").read_text())["config"]["total_steps"] == 20
 
 
+def test_what_is_evaluated_may_change_unless_that_is_the_job(tmp_path: Path) -> None:
+    for job in ("rft", "eval"):
+        with Workdir(tmp_path / job) as workdir:
+            workdir.begin(config(job=job), seed=0, hashes=HASHES)
+            changed = config(job=job, **{"eval.scenes": 16})
+            if job == "rft":
+                assert workdir.begin(changed, seed=0, hashes=HASHES)
+            else:
+                with pytest.raises(UserError, match=r"eval\.scenes was 8, now 16"):
+                    workdir.begin(changed, seed=0, hashes=HASHES)
+
+
+def test_the_length_of_a_cosine_run_is_part_of_its_result(tmp_path: Path) -> None:
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(config(**{"optimizer.schedule": "cosine"}), seed=0, hashes=HASHES)
+        with pytest.raises(UserError, match=r"total_steps was 10, now 20"):
+            workdir.begin(config(total_steps=20, **{"optimizer.schedule": "cosine"}), seed=0, hashes=HASHES)
+
+
+def test_more_micro_batches_are_allowed_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(config(), seed=0, hashes=HASHES)
+        with caplog.at_level("WARNING"):
+            assert workdir.begin(config(**{"optimizer.micro_batches": 4}), seed=0, hashes=HASHES)
+    assert "optimizer.micro_batches was 1, now 4; the resumed run may differ in the last bits" in caplog.text
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"mine": 1}\n')
+    with Workdir(tmp_path) as workdir, pytest.raises(UserError, match=r"has no run\.json but holds metrics\.jsonl"):
+        workdir.begin(config(), seed=0, hashes=HASHES)
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"mine": 1}\n'
+
+
 def test_other_versions_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Workdir(tmp_path) as workdir:
         workdir.begin(config(), seed=0, hashes=HASHES)
@@ -91,9 +135,18 @@ def test_a_damaged_run_json_stops(tmp_path: Path) -> None:
 
 def test_finished_holds_for_its_number_of_steps(tmp_path: Path) -> None:
     with Workdir(tmp_path) as workdir:
-        assert not workdir.finished(10)
+        workdir.begin(config(), seed=0, hashes=HASHES)
+        assert not workdir.finished(config())
         workdir.mark_finished(10)
-        assert workdir.finished(10) and not workdir.finished(20)
+        assert workdir.finished(config()) and not workdir.finished(config(total_steps=20))
+
+
+def test_a_finished_run_of_another_config_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(config(), seed=0, hashes=HASHES)
+        workdir.mark_finished(10)
+        with pytest.raises(UserError, match=r"another config \(lr was 0\.001, now 0\.1\)"):
+            workdir.finished(config(lr=0.1))
 
 
 def test_wall_time_adds_up_over_attempts(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pixelis_jax.data.pixelsearch.questions import Question, close_up, questions
 from pixelis_jax.data.pixelsearch.scene import make_scene
 from pixelis_jax.models.processor import Processor
 from pixelis_jax.models.rows import bucket, pad_1d, pad_rows
-from pixelis_jax.types import Array, ImageBatch, Task, TokenBatch
+from pixelis_jax.types import Array, ImageBatch, Task, TokenBatch, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class DemonstrationBatch:
 
 
 def make_batch(config: DemonstrationConfig, processor: Processor, schemas: str, index: int) -> DemonstrationBatch:
-    """Batch number `index`. Raises ValueError where a dialogue is longer than `row_tokens` (rows are never cut)."""
+    """Batch number `index`. Raises UserError where a dialogue is longer than `row_tokens` (rows are never cut)."""
     overviews: list[np.ndarray] = []
     crops: list[np.ndarray] = []
     rows_of = []
@@ -108,6 +108,9 @@ def _pack(
         )
         for task, turns, scene_index, first, count in dialogs
     ]
+    longest = max(map(len, rows))
+    if longest > config.row_tokens:
+        raise UserError(f"data.row_tokens is {config.row_tokens} and a dialogue has {longest} tokens; raise it")
     answer = pad_1d([row.answer for row in rows], config.row_tokens, False, bool)
     return DemonstrationBatch(
         rows=pad_rows(rows, length=config.row_tokens, pad=processor.pad),

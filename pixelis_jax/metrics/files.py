@@ -59,6 +59,7 @@ def append_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
             data = memoryview(text.encode())
             while data:
                 data = data[os.write(descriptor, data) :]
+            os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -75,10 +76,20 @@ def atomic_write(path: Path, data: bytes | str) -> None:
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)  # mkstemp's files are private, these are for readers such as the monitor
             os.replace(temporary, path)
+            _sync_folder(path.parent)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
             raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Puts a renamed entry on the disk, so that a power cut does not bring the old one back."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

@@ -63,6 +63,11 @@ def merge(params: PyTree, adapter: PyTree, scale: float) -> PyTree:
     return traverse_util.unflatten_dict(flat)
 
 
+def layers(adapter: PyTree) -> set[str]:
+    """Paths of the layers that an adapter has, such as `language_model/layers_0/self_attn/q_proj`."""
+    return {"/".join(path[:-1]) for path in traverse_util.flatten_dict(adapter)}
+
+
 def count(tree: PyTree) -> int:
     """Number of parameters in a pytree."""
     return sum(x.size for x in jax.tree.leaves(tree))

@@ -8,6 +8,7 @@ from pixelis_jax.data import demonstrations
 from pixelis_jax.data.demonstrations import DemonstrationConfig
 from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
+from pixelis_jax.types import UserError
 
 CONFIG = DemonstrationConfig(seed=0, scenes=2, questions=3, kinds=("digit", "text"), answer_weight=2.0, row_tokens=256)
 
@@ -63,7 +64,7 @@ def test_direct_answer_share(make, share, looks):
 
 
 def test_a_dialogue_that_is_too_long_is_refused(make):
-    with pytest.raises(ValueError, match="tokens, the bucket 64"):
+    with pytest.raises(UserError, match=r"data\.row_tokens is 64 and a dialogue has \d+ tokens"):
         make(dataclasses.replace(CONFIG, row_tokens=64), 0)
 
 

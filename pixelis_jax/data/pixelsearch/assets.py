@@ -1,6 +1,7 @@
 """The bundled files of PixelSearch (see assets/pixelsearch/LICENSES.md), read once and kept read-only."""
 
 import functools
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,15 @@ from PIL import Image
 FOLDER = Path(__file__).resolve().parents[2] / "assets" / "pixelsearch"
 PHOTOS: tuple[str, ...] = ("chelsea", "coffee", "gravel", "hubble_deep_field", "rocket")
 CAP_ROWS = slice(4, 19)  # rows of a glyph cell between the top of a capital letter and the base line
+
+
+@functools.cache
+def sha256() -> str:
+    """Digest of all bundled files, by name and content."""
+    digest = hashlib.sha256()
+    for path in sorted(FOLDER.iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 @functools.cache

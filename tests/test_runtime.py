@@ -1,0 +1,97 @@
+"""One attempt at a job: when a signal ends it, and what is saved then. Signals are real, steps are not."""
+
+import os
+import signal
+
+import jax.numpy as jnp
+import pytest
+from ml_collections import ConfigDict
+
+from pixelis_jax.checkpoints import Checkpoints
+from pixelis_jax.runtime import Run, Stopped
+from pixelis_jax.types import UserError
+
+STEPS = 6
+
+
+@pytest.fixture
+def config():
+    return ConfigDict(
+        {
+            "job": "rft",
+            "seed": 0,
+            "total_steps": STEPS,
+            "checkpoint": {"every_steps": 4, "keep": 2, "restore_step": -1},
+            "optimizer": {"schedule": "constant"},
+        }
+    )
+
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def run_steps(config, path, *, before=lambda step: None, after=lambda step: None):
+    """The loop of a job; returns (steps done, run)."""
+    done = []
+    with Run(config, path, hashes={}) as run:
+        start, state, _ = run.restore({"x": jnp.zeros(())}, {})
+        for step in run.steps(start, "test"):
+            before(step)
+            done.append(step)
+            run.checkpoint(step, state, {})
+            after(step)
+            run.show({})
+    return done, run
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_signal_is_never_obeyed_without_a_save(config, tmp_path, moment):
+    """Before the checkpoint it ends this step, right after it the next one: never a step that was not saved."""
+    done, run = run_steps(config, tmp_path, **{moment: lambda step: terminate() if step == 2 else None})
+    ended = {"before": 2, "after": 3}[moment]
+    assert done == list(range(1, ended + 1)) and run.stopped
+    assert Checkpoints(tmp_path).steps() == [ended]
+    again, run = run_steps(config, tmp_path)
+    assert again == list(range(ended + 1, STEPS + 1)) and not run.stopped
+
+
+def test_a_signal_in_the_last_step_ends_the_evaluation_and_nothing_is_lost(config, tmp_path):
+    checked = []
+    with Run(config, tmp_path, hashes={}) as run:
+        start, state, _ = run.restore({"x": jnp.zeros(())}, {})
+        for step in run.steps(start, "test"):
+            if step == STEPS:
+                terminate()
+            run.checkpoint(step, state, {})
+            run.show({})
+        assert not run.stopped
+        with run.progress(3, "evaluation"):
+            for i in range(3):
+                run.show({})
+                checked.append(i)
+                run.check()
+    assert checked == [0] and run.stopped
+    assert Checkpoints(tmp_path).steps()[-1] == STEPS
+
+
+def test_other_exceptions_are_not_swallowed(config, tmp_path):
+    with pytest.raises(ValueError, match="ours"), Run(config, tmp_path, hashes={}):
+        raise ValueError("ours")
+    with Run(config, tmp_path, hashes={}) as run:
+        run.check()
+        raise Stopped
+
+
+def test_the_handlers_come_back(config, tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    with Run(config, tmp_path, hashes={}):
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_fewer_steps_than_are_done_are_refused(config, tmp_path):
+    run_steps(config, tmp_path)
+    config.total_steps = 3
+    with pytest.raises(UserError, match=rf"is at step {STEPS} already and total_steps is 3"):
+        run_steps(config, tmp_path)
