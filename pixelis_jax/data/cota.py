@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ SAMPLE_TYPES: tuple[str, ...] = (
 )
 ANSWER_TYPES: tuple[str, ...] = ("choice", "exact", "numeric", "anls", "iou")
 MAX_STEPS = 10
+MAX_NESTING = 64  # lists and objects inside each other
 
 # Names that other writers of CoTA use -> ours.
 _SAMPLE_NAMES = {"final_answer": "answer"}
@@ -219,13 +221,32 @@ def _records(path: Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _load(text: str) -> Any:
-    def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is not JSON")
-
+    """The JSON value; a number that is none in JSON, or too large, is let through: its sample alone is refused."""
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 400 else math.inf)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def _refuse_unwritable(record: Mapping[str, Any], where: str) -> None:
+    """UserError for what could not be written again as JSON in UTF-8, whichever field holds it."""
+    waiting: list[tuple[str, Any, int]] = [(_shown(name), [name, value], 0) for name, value in record.items()]
+    while waiting:
+        field, value, depth = waiting.pop()
+        if isinstance(value, str) and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+            raise UserError(f"{where}: {field}: has half of a surrogate pair; write the character in UTF-8")
+        if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:  # NaN is in no interval
+            raise UserError(f"{where}: {field}: has a number that is not finite or too large")
+        if isinstance(value, list | dict):
+            if depth > MAX_NESTING:
+                raise UserError(f"{where}: {field}: nested more than {MAX_NESTING} deep")
+            items = value if isinstance(value, list) else [*value, *value.values()]
+            waiting += [(field, item, depth + 1) for item in items]
+
+
+def _shown(text: str) -> str:
+    """A name or value of somebody else's file in an error: one line, not too long."""
+    return repr(text[:40])[1:-1]
 
 
 def from_record(record: Any, where: str) -> Sample:
@@ -235,6 +256,7 @@ def from_record(record: Any, where: str) -> Sample:
     """
     if not isinstance(record, dict):
         raise UserError(f"{where}: a sample must be a JSON object")
+    _refuse_unwritable(record, where)
     fields = _renamed(record, _SAMPLE_NAMES, where)
     place = [name for name in ("image_path", "image_paths", "frames") if name in fields]
     if len(place) != 1:
@@ -293,7 +315,7 @@ def validate(sample: Sample, where: str) -> None:
                 raise UserError(f"{place}: thought: missing or empty")
             continue
         if step.action not in OPS:
-            raise UserError(f"{place}: action: unknown {step.action!r}; use one of {', '.join(OPS)}")
+            raise UserError(f"{place}: action: unknown {step.action[:40]!r}; use one of {', '.join(OPS)}")
         wrong = _parameter_error(step) or (_outside(step, seen_size) if step.loss else None)
         if wrong:
             raise UserError(f"{place}: parameters: {wrong}")
@@ -345,7 +367,7 @@ def _step(record: Any, where: str) -> Step:
     thought = _string(fields, "thought", where) if "thought" in fields else None
     step = Step(action, parameters, thought, fields.pop("result", None), _flag(fields, "loss", where, default=True))
     if fields:
-        raise UserError(f"{where}: {next(iter(fields))}: unknown field of a step")
+        raise UserError(f"{where}: {_shown(next(iter(fields)))}: unknown field of a step")
     return step
 
 
@@ -357,7 +379,7 @@ def _renamed(record: Mapping[str, Any], names: Mapping[str, str], where: str) ->
             continue
         ours = names.get(name, name)
         if ours in renamed:
-            raise UserError(f"{where}: {name}: {ours} is given twice")
+            raise UserError(f"{where}: {_shown(name)}: {_shown(ours)} is given twice")
         renamed[ours] = value
     return renamed
 
@@ -376,7 +398,7 @@ def _provenance(value: Any, where: str) -> Provenance:
         raise UserError(f"{where}: provenance: must be a JSON object of strings")
     unknown = [name for name in value if name not in names]
     if unknown:
-        raise UserError(f"{where}: provenance: unknown field {unknown[0]!r}; fields are {', '.join(names)}")
+        raise UserError(f"{where}: provenance: unknown field {unknown[0][:40]!r}; fields are {', '.join(names)}")
     return Provenance(**value)
 
 
@@ -402,7 +424,7 @@ def _one_of(
 ) -> str:
     value = _string(fields, name, where, default=default)
     if value not in known:
-        raise UserError(f"{where}: {name}: unknown {value!r}; use one of {', '.join(known)}")
+        raise UserError(f"{where}: {name}: unknown {value[:40]!r}; use one of {', '.join(known)}")
     return value
 
 

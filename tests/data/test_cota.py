@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -183,6 +184,45 @@ def test_a_file_with_bad_lines_is_read_to_its_end_and_nothing_is_dropped(tmp_pat
     assert str(items[4]) == f"{path}:5: question: missing"
     with pytest.raises(UserError, match=r"samples\.jsonl:2"):
         cota.read_jsonl(path)
+
+
+HOSTILE = {
+    # what a line says more -> what is said of it
+    '"metadata": {"x": 1e999}': "metadata: has a number that is not finite or too large",
+    '"metadata": {"x": [[-Infinity]]}': "metadata: has a number that is not finite",
+    '"tolerance": %s' % ("1" * 400): "tolerance: has a number that is not finite or too large",
+    '"tolerance": %s' % ("1" * 5000): "tolerance: has a number that is not finite or too large",
+    '"tolerance": NaN': "tolerance: has a number that is not finite",
+    '"answer": Infinity': "answer: has a number that is not finite",
+    '"answer": [1, 1e999]': "answer: has a number that is not finite",
+    '"question": "\\ud800"': "question: has half of a surrogate pair",
+    '"metadata": {"\\udfff": 1}': "metadata: has half of a surrogate pair",
+    '"\\ud800": 1': r"\\ud800: has half of a surrogate pair",
+    '"metadata": {"x": %s}' % ("[" * 700 + "]" * 700): "metadata: nested more than 64 deep",
+    '"task_type": "%s"' % ("x" * 10_000): "task_type: unknown 'x{40}';",
+    '"trajectory": [{"action": "%s"}]' % ("x" * 10_000): "trajectory step 1: action: unknown 'x{40}';",
+    '"trajectory": [{"action": "READ_TEXT", "a\\nb": 1}]': r"trajectory step 1: a\\nb: unknown field",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("as_list", [False, True], ids=["jsonl", "list"])
+@pytest.mark.parametrize("field", HOSTILE, ids=lambda text: text[:30])
+def test_one_hostile_value_costs_one_sample(tmp_path, field, as_list):
+    """What comes before and after is read, and what was read can be written."""
+    good = json.dumps(record())
+    bad = good[:-1] + ", " + field + "}"  # the last of two fields of one name counts
+    path = tmp_path / "samples.jsonl"
+    path.write_text("[" + ",".join([good, bad, good]) + "]" if as_list else "\n".join([good, bad, good]))
+    items = list(cota.iter_jsonl(path))
+    assert [isinstance(item, Sample) for item in items] == [True, False, True]
+    assert re.search(": " + HOSTILE[field], str(items[1])) and "\n" not in str(items[1]) and len(str(items[1])) < 500
+    cota.write_jsonl(tmp_path / "again.jsonl", [item for item in items if isinstance(item, Sample)])
+
+
+def test_large_numbers_and_whole_surrogate_pairs_are_read(tmp_path):
+    (sample,) = read(tmp_path, json.dumps(record(metadata={"x": 10**300, "y": "😀 é"}, tolerance=1e300)))
+    cota.write_jsonl(tmp_path / "again.jsonl", [sample])
+    assert cota.read_jsonl(tmp_path / "again.jsonl") == [sample]
 
 
 def test_a_missing_file_is_a_user_error(tmp_path):
