@@ -1,5 +1,7 @@
 """Opening a user's picture: any still image that Pillow reads, as u8 RGB the way a viewer shows it."""
 
+import os
+import stat
 import warnings
 from pathlib import Path
 
@@ -17,14 +19,11 @@ def open_rgb(path: Path | str) -> np.ndarray:
 
     EXIF rotation is applied; grayscale, palette, CMYK, YCbCr and the like become RGB; transparent parts lie over white;
     16-bit grayscale keeps its 8 high bits; of an animation the first frame is taken. Raises UserError, one line with
-    the file's name, where it is missing, empty, no image, damaged, or larger than `MAX_PIXELS`.
+    the file's name, where it is missing, no plain file, empty, no image, damaged, or larger than `MAX_PIXELS`.
     """
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise UserError(f"{file}: {'is a folder, not an image' if file.is_dir() else 'there is no such file'}")
+    file = Path(os.path.expanduser(path))  # unlike Path.expanduser, it leaves the name of an unknown user as it is
+    _refuse_no_file(file)
     try:
-        if file.stat().st_size == 0:
-            raise UserError(f"{file}: the file is empty; copy it again")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, which are refused here, and of damage, which raises too
             with Image.open(file) as image:
@@ -40,6 +39,27 @@ def open_rgb(path: Path | str) -> np.ndarray:
         raise UserError(f"{file}: has more than {MAX_PIXELS} pixels; scale it down first") from None
     except Exception as error:  # decoders raise errors of many kinds on damaged files
         raise UserError(f"{file}: is damaged ({' '.join(str(error).split())}); copy it again") from error
+
+
+def _refuse_no_file(file: Path) -> None:
+    try:
+        found = file.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
+        raise UserError(f"{_shown(file)}: there is no such file; check the name") from None
+    except OSError as error:  # too long a name, a loop of links, a folder that is closed to us
+        raise UserError(f"{_shown(file)}: can't be opened ({error.strerror}); name another file") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise UserError(f"{file}: is a folder, not an image; name a file in it")
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{file}: is a pipe or a device, not a plain file; save the image to a file first")
+    if found.st_size == 0:
+        raise UserError(f"{file}: the file is empty; copy it again")
+
+
+def _shown(file: Path) -> str:
+    """The name, cut where it is too long to be one."""
+    name = str(file)
+    return name if len(name) <= 200 else f"{name[:100]}...{name[-60:]}"
 
 
 def _refuse_size(file: Path, size: tuple[int, int]) -> None:

@@ -102,6 +102,40 @@ def test_what_is_no_image_is_one_line_with_the_name(tmp_path: Path, content: byt
     assert str(caught.value).startswith(f"{path}: ") and words in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("~nouser/x.png", "~nouser/x.png: there is no such file"),
+        ("x" * 300, "x...x+: can't be opened \\(File name too long\\); name another"),
+        ("a.png/b.png", "a.png/b.png: there is no such file"),
+        ("a\0b.png", "there is no such file"),
+        ("loop", "loop: can't be opened \\(Too many levels of symbolic links\\)"),
+        ("pipe", "pipe: is a pipe or a device, not a plain file"),
+        ("link", "link: is a pipe or a device, not a plain file"),
+        (".", ".: is a folder, not an image; name a file in it"),
+        ("/dev/zero", "/dev/zero: is a pipe or a device"),
+        ("", "is a folder"),
+    ],
+)
+def test_what_is_no_plain_file_is_one_short_line_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path, solid("L", 3))
+    os.mkfifo("pipe")
+    os.symlink("pipe", "link")
+    os.symlink("loop", "loop")
+    with pytest.raises(UserError, match=words) as caught:
+        open_rgb(name)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 260
+
+
+def test_a_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    saved(tmp_path, solid("L", 3))
+    assert open_rgb("~/a.png").shape == (2, 3, 3)
+
+
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp", "a.tif"])
 def test_a_file_cut_anywhere_never_gives_half_an_image(tmp_path: Path, name: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
