@@ -1,7 +1,9 @@
 """Text and images to tokens and back: tokenizer, dialogue template and image budgets of one model directory."""
 
 import dataclasses
+import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,6 +38,8 @@ class Processor:
         self.tokenizer = tokenizer
         self.overview = overview
         self.crop = crop
+        names = [re.escape(token.content) for token in tokenizer.get_added_tokens_decoder().values()]
+        self._spelled_token = re.compile(f"(?={'|'.join(names)})")  # where one begins
         self.im_start, self.im_end = (self._id(t) for t in ("<|im_start|>", "<|im_end|>"))
 
     def _id(self, token: str) -> int:
@@ -51,6 +55,20 @@ class Processor:
     # Text -----------------------------------------------------------------------------------------------------------
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_within(self, before: str, text: str, after: str = "") -> list[int]:
+        """Ids of `before + text + after`, in which only the template's own parts can be special tokens.
+
+        A user's question, and an error that quotes the policy, may spell such tokens: there they are characters, or
+        they would forge placeholders and ends of turns.
+        """
+        starts = [match.start() for match in self._spelled_token.finditer(text)]
+        if not starts:
+            return self.encode(before + text + after)
+        # Cut behind the first character of each, so that no piece spells one.
+        edges = [0, *(start + 1 for start in starts), len(text)]
+        pieces = [text[a:b] for a, b in itertools.pairwise(edges)]
+        return [i for piece in (before, *pieces, after) for i in self.encode(piece)]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
@@ -106,11 +124,11 @@ class Processor:
         row.append_text(self.encode(f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"))
         for image in images:
             self.append_image(row, image)
-        row.append_text(self.encode(f"{question}<|im_end|>\n<|im_start|>assistant\n"))
+        row.append_text(self.encode_within("", question, "<|im_end|>\n<|im_start|>assistant\n"))
 
     def append_observation(self, row: Row, text: str, image: Placed | None) -> None:
         """What follows a closed assistant turn: its newline, the tool's response as a user turn, the next opening."""
-        row.append_text(self.encode("\n<|im_start|>user\n<tool_response>" + text))
+        row.append_text(self.encode_within("\n<|im_start|>user\n<tool_response>", text))
         if image is not None:
             self.append_image(row, image)
         row.append_text(self.encode("</tool_response><|im_end|>\n<|im_start|>assistant\n"))

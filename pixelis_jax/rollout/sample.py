@@ -232,7 +232,7 @@ class Sampler:
                 assert observation is not None
                 vector = embedded.get(id(episode))
                 if vector is None:
-                    vector = self.embedder.text(self.policy, self.policy.processor.encode(observation.text))
+                    vector = self.embedder.text(self.policy, self.policy.processor.encode_within("", observation.text))
                 episode.embeddings.append(vector)
         return table
 
