@@ -38,6 +38,8 @@ from pixelis_jax.types import UserError
 
 PyTree = Any
 BUNDLED_ADAPTERS = {"pixelis-tiny-sft": Path(__file__).parent / "assets" / "pixelis-tiny-sft"}
+# Metrics of a single step that a curriculum may watch, beside the moving averages.
+STEP_METRICS = frozenset({"success_rate", "coherence", "reward", "rapr", "kl", "entropy", "grpo/filtering_rate"})
 STAGE_FIELDS = ("name", "weights", "exits", "min_steps", "entry_metric")
 _DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
@@ -98,6 +100,7 @@ def starting_adapter(config: ConfigDict, policy: Policy) -> tuple[PyTree, str]:
     shape = lora_config(config)
     if not config.init_from:
         fresh = loras.init(jax.random.fold_in(jax.random.key(config.seed), 1), policy.params, shape)
+        _refuse_vision(config, fresh)
         return _replicate(policy, fresh), "a fresh adapter (the base model itself)"
     directory = BUNDLED_ADAPTERS.get(config.init_from, Path(config.init_from))
     trained = adapters.read(directory, base_name=config.model.name)
@@ -113,7 +116,19 @@ def starting_adapter(config: ConfigDict, policy: Policy) -> tuple[PyTree, str]:
             f"init_from={config.init_from}: lora.targets {tuple(config.lora.targets)} selects other layers than the"
             f" adapter has, such as {differing[0]}; set lora.targets to {tuple(trained.lora.targets)}"
         )
+    _refuse_vision(config, trained.adapter)
     return _replicate(policy, trained.adapter), f"the adapter {config.init_from} ({trained.origin})"
+
+
+def _refuse_vision(config: ConfigDict, adapter: PyTree) -> None:
+    """UserError for an adapter on the vision tower: images are encoded with the base, for rollout and training."""
+    layers = sorted(name for name in loras.layers(adapter) if name.startswith("visual/"))
+    if layers:
+        where = f"init_from={config.init_from}" if config.init_from else f"lora.targets {tuple(config.lora.targets)}"
+        raise UserError(
+            f"{where}: an adapter on the vision tower ({layers[0]}) can't be trained or sampled from; keep lora.targets"
+            " to language_model/"
+        )
 
 
 def size_of(adapter: PyTree, policy: Policy) -> str:
@@ -194,7 +209,7 @@ def rl_config(config: ConfigDict) -> RLConfig:
             e_high=loss.e_high,
             kl_beta=loss.kl_beta,
             entropy_bonus=loss.entropy_bonus,
-            max_completion=config.sampling.context_tokens,
+            max_completion=config.sampling.max_turns * config.sampling.max_new_tokens,
             log_turns=config.sampling.max_turns,
         ),
         advantage_scale=loss.advantage_scale,
@@ -227,7 +242,7 @@ def reward_curriculum(config: ConfigDict) -> Curriculum:
     made = Curriculum(
         stages, table.evaluation_frequency, curriculum.Rollback(cooldown_steps=table.rollback_cooldown_steps)
     )
-    curriculum.validate(made, windows.names(window_lengths(config)))
+    curriculum.validate(made, windows.names(window_lengths(config)) | STEP_METRICS)
     return made
 
 

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from ml_collections import ConfigDict
 
+from pixelis_jax.algorithms.advantages import Scale
 from pixelis_jax.config import flatten
 from pixelis_jax.data.pixelsearch.questions import KINDS
 from pixelis_jax.evaluation import MODES
@@ -82,6 +83,8 @@ NAMES: dict[str, Collection[str]] = {
     "eval.kinds": tuple(KINDS),
     "eval.modes": tuple(MODES),
 }
+# Fields that take one name of a few; others of the kind are checked by the part that reads them.
+CHOICES: dict[str, tuple[str, ...]] = {"algorithm.advantage_scale": get_args(Scale)}
 COLDEST = 0.01  # a lower temperature than this has no log-probs worth the name; 0 is greedy
 
 
@@ -98,6 +101,9 @@ def check(config: ConfigDict) -> None:
             raise UserError(f"{name} is 0; it takes a number of devices, or -1 for what the others leave")
     for name, known in NAMES.items():
         _check_names(name, fields.get(name), known)
+    for name, known in CHOICES.items():
+        if fields.get(name, known[0]) not in known:
+            raise UserError(f"{name} is {fields[name]!r}; use one of {', '.join(known)}")
     _check_pairs(fields)
     _check_job(str(config.get("job")), fields)
 
@@ -126,6 +132,11 @@ def _check_job(job: str, fields: Mapping[str, Any]) -> None:
     """What only some jobs can't do."""
     if job != "eval" and fields.get("total_steps") == 0:
         raise UserError("total_steps is 0: there is nothing to train; configs/eval.py evaluates")
+    if job == "rft" and fields["rewards.norm"] == fields["algorithm.advantage_scale"] == "group":
+        raise UserError(
+            "rewards.norm and algorithm.advantage_scale are both group: components are normalised by their group"
+            " already; set algorithm.advantage_scale to batch or none"
+        )
     if job == "rft" and fields["sampling.temperature"] == 0:
         raise UserError("sampling.temperature is 0: greedy samples of a group are all alike; use a value above 0")
     parts = fields.get("optimizer.micro_batches", 1)

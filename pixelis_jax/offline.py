@@ -76,7 +76,8 @@ class Offline:
     def scalars(self, metrics: Mapping[str, Array], step: int) -> dict[str, float]:
         """The step's metrics as Python numbers; waits for the device."""
         numbers = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
-        return numbers | {"learning_rate": float(self.schedule(step - 1))}
+        updates = step - 1 - int(numbers["update/skipped"])
+        return numbers | {"learning_rate": float(self.schedule(max(updates, 0)))}
 
     def keep(self, run: Run, state: TrainState) -> tuple[policies.Policy, PyTree]:
         """Write the result; returns what to evaluate: (policy, adapter)."""

@@ -163,7 +163,8 @@ class Online:
     ) -> tuple[Host, dict[str, float | None]]:
         """Moving averages and the curriculum one step on; returns (new host state, all scalars of the step)."""
         scalars: dict[str, float | None] = {k: float(v) for k, v in jax.device_get(dict(metrics)).items()}
-        scalars |= rollout_scalars(rollout) | {"learning_rate": float(self.schedule(step - 1))}
+        updates = step - 1 - int(scalars["update/skipped"] or 0)
+        scalars |= rollout_scalars(rollout) | {"learning_rate": float(self.schedule(max(updates, 0)))}
         moved = windows.update(windows.from_json(host["windows"]), scalars)
         scalars |= windows.averages(moved)
         before = curriculum.from_json(host["curriculum"])
@@ -174,14 +175,16 @@ class Online:
         return host | {"windows": windows.to_json(moved), "curriculum": curriculum.to_json(state)}, scalars
 
     def keep_stage_adapter(self, run: Run, state: TrainState, host: Host, step: int) -> None:
-        """At a change of stage: say it, and keep the adapter that the finished stage ended with."""
+        """At a change of stage: say it, and keep the adapter that a finished stage ended with; so at the last step."""
+        names = [stage.name for stage in self.curriculum.stages]
         for change in curriculum.from_json(host["curriculum"]).transitions:
             if change.step == step:
                 cause = ", ".join(f"{name} {value:.3f}" for name, value in change.metrics)
                 run.say(f"step {step}: {change.source} -> {change.target} ({change.cause}: {cause or 'step count'})")
-                names = [stage.name for stage in self.curriculum.stages]
-                folder = STAGE_FOLDERS[min(names.index(change.source), len(STAGE_FOLDERS) - 1)]
-                self.save_adapter(run, state, folder)
+                if names.index(change.target) > names.index(change.source):  # a rollback finishes nothing
+                    self.save_adapter(run, state, _stage_folder(names.index(change.source)))
+        if step == self.config.total_steps:
+            self.save_adapter(run, state, _stage_folder(curriculum.from_json(host["curriculum"]).stage))
 
     def save_adapter(self, run: Run, state: TrainState, folder: str) -> None:
         shape = assembly.lora_config(self.config)
@@ -206,6 +209,10 @@ class Online:
         return {"params": self.policy.params}
 
 
+def _stage_folder(stage: int) -> str:
+    return STAGE_FOLDERS[min(stage, len(STAGE_FOLDERS) - 1)]
+
+
 def rollout_scalars(rollout: Rollout) -> dict[str, float]:
     """Host-side metrics of a step's rollouts, over all rows, excluded ones too."""
     done = rollout.trajectories
@@ -215,7 +222,7 @@ def rollout_scalars(rollout: Rollout) -> dict[str, float]:
     out = {
         "rollout/clipped_share": float(np.mean([t.status == "truncated" for t in done])),
         "rollout/over_turn_share": float(np.mean([t.status == "over_turn" for t in done])),
-        "tool/parse_failures": float(sum(turn.error is not None for t in done for turn in t.turns)),
+        "tool/parse_failures": float(sum(turn.error is not None for t in done for turn in t.turns if turn.observation)),
         "visual_op_ratio": calls / max(1.0, float(turns.sum())),
     }
     for name, values in (("length_tokens", tokens), ("turns", turns)):

@@ -38,7 +38,7 @@ class Run:
         self.workdir = Workdir(workdir)
         self.path = workdir
         self.stopped = False
-        self._asked = False
+        self._asked = ""  # the signal that asked to end
         self._progress: Progress | None = None
         self._handlers: dict[int, Any] = {}
         self._phase_start = 0.0
@@ -69,14 +69,14 @@ class Run:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Ends at the next safe point; the default handler comes back, so that a second signal ends at once."""
-        self._asked = True
+        self._asked = signal.Signals(number).name  # said later: the main thread may be printing just now
         signal.signal(number, self._handlers[number])
-        self.say(f"{signal.Signals(number).name}: ending after this step; the same command goes on")
 
     def check(self) -> None:
         """A point outside the steps where the job may end: raises Stopped if a signal asked for it."""
         if self._asked:
             self.stopped = True
+            self.say(f"{self._asked}: ending here; the same command goes on")
             raise Stopped
 
     def restore(self, state: PyTree, host: Host) -> tuple[int, PyTree, Host]:
@@ -158,7 +158,9 @@ class Run:
         if step % self.config.checkpoint.every_steps == 0 or last or asked:
             self.checkpoints.save(step, state, host)
             self.workdir.note_wall()
-        self.stopped = asked and not last
+        self.stopped = bool(asked) and not last
+        if self.stopped:
+            self.say(f"{asked}: ending after this step; the same command goes on")
 
     def _begin_step(self) -> None:
         self._phases = {}

@@ -37,7 +37,8 @@ RowNumbers = dict[str, Array]
 class TrainState:
     """What training changes: `trainable` is {"params": ...} or {"lora": ...}; `rewards` is None for supervised jobs."""
 
-    step: Array  # i32[] optimizer steps taken
+    step: Array  # i32[] training steps done
+    skipped: Array  # i32[] of these, the ones without an update
     trainable: PyTree
     opt_state: optax.OptState
     rewards: RewardState | None = None
@@ -45,7 +46,16 @@ class TrainState:
 
 def init_state(trainable: PyTree, tx: optax.GradientTransformation, rewards: RewardState | None = None) -> TrainState:
     """State at step 0."""
-    return TrainState(jnp.zeros((), jnp.int32), trainable, tx.init(trainable), rewards)
+    return TrainState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), trainable, tx.init(trainable), rewards)
+
+
+def _advance(
+    state: TrainState, trainable: PyTree, opt_state: optax.OptState, metrics: dict[str, Array]
+) -> tuple[TrainState, dict[str, Array]]:
+    """(state one step on, metrics with the number of skipped updates so far)."""
+    skipped = state.skipped + metrics["update/skipped"].astype(jnp.int32)
+    state = dataclasses.replace(state, step=state.step + 1, skipped=skipped, trainable=trainable, opt_state=opt_state)
+    return state, metrics | {"update/skipped": skipped}
 
 
 class StateStep:
@@ -120,7 +130,7 @@ def make_sft_step(model: Qwen2_5_VL, tx: optax.GradientTransformation, *, micro_
         trainable, opt_state, metrics = updates.update(
             loss, state.trainable, state.opt_state, rows, tx=tx, micro_batches=micro_batches
         )
-        return dataclasses.replace(state, step=state.step + 1, trainable=trainable, opt_state=opt_state), metrics
+        return _advance(state, trainable, opt_state, metrics)
 
     return StateStep(step, outputs=2)
 
@@ -197,6 +207,7 @@ class RLStep:
         metrics = (
             stats
             | measures.tool_counts(batch.rewards)
+            | measures.violation_counts(scores)
             | {
                 "grpo/filtering_rate": adv.filtering_rate,
                 "grpo/uniform_group_share": adv.uniform_share,
@@ -220,7 +231,7 @@ class RLStep:
         trainable, opt_state, metrics = updates.update(
             loss, state.trainable, state.opt_state, scored, tx=self.tx, micro_batches=cfg.micro_batches
         )
-        return dataclasses.replace(state, step=state.step + 1, trainable=trainable, opt_state=opt_state), metrics
+        return _advance(state, trainable, opt_state, metrics)
 
     def _logp(self, frozen: PyTree, adapter: PyTree, batch: TrajectoryBatch) -> Array:
         variables = frozen if adapter is None else frozen | {"lora": adapter}

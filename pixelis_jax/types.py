@@ -126,7 +126,8 @@ class RewardInputs:
     ops: Array  # i32[B, K] index into OPS
     arguments: Array  # f32[B, K, 4] Observation.region, zeros where None
     target_image: Array  # i32[B, K]
-    observation: Array  # i32[B, K] equal numbers = the call returned byte-equal results within the trajectory
+    call: Array  # i32[B, K] equal numbers = the same operation with the same arguments within the trajectory
+    observation: Array  # i32[B, K] equal numbers = the same result: byte-equal images, or equal texts without one
     valid: Array  # bool[B, K] a call stands here
     succeeded: Array  # bool[B, K]
     out_of_image: Array  # bool[B, K]

@@ -35,8 +35,9 @@ class Stats:
         return Stats(means=means, maxima={k: jnp.maximum(v, other.maxima[k]) for k, v in self.maxima.items()})
 
     def reduce(self) -> dict[str, Array]:
-        """One scalar a name; a mean over nothing is 0."""
-        return {**{k: safe_divide(s, w) for k, (s, w) in self.means.items()}, **self.maxima}
+        """One scalar a name; a mean over nothing is NaN, which is logged as absent."""
+        means = {k: jnp.where(w > 0, safe_divide(s, w), jnp.nan) for k, (s, w) in self.means.items()}
+        return {**means, **self.maxima}
 
 
 # (trainable, micro-batch) -> ((sum, weight), stats)

@@ -75,6 +75,7 @@ def reward_inputs() -> RewardInputs:
         ops=np.zeros(shape, np.int32),
         arguments=generator.uniform(0.2, 0.6, (*shape, 4)).astype(np.float32),
         target_image=np.ones(shape, np.int32),
+        call=np.tile(np.arange(CALLS, dtype=np.int32), (ROWS, 1)),
         observation=np.tile(np.arange(CALLS, dtype=np.int32), (ROWS, 1)),
         valid=valid,
         succeeded=valid,

@@ -158,7 +158,7 @@ def test_every_tool_has_an_operation_id() -> None:
 def test_the_reward_example_is_vmapped() -> None:
     brevity = example("pixelis_jax/rewards/brevity.py").brevity
     valid = np.array([[False] * 4, [True] + [False] * 3, [True] * 3 + [False]])
-    zeros = {name: np.zeros((3, 4), np.int32) for name in ("ops", "target_image", "observation")}
+    zeros = {name: np.zeros((3, 4), np.int32) for name in ("ops", "call", "target_image", "observation")}
     flags = {name: valid for name in ("valid", "succeeded", "out_of_image", "by_object", "thought_after")}
     rows = {name: np.zeros(3, np.int32) for name in ("is_video", "score", "answered", "excluded", "group")}
     states = {"arguments": np.zeros((3, 4, 4)), "embeddings": np.zeros((3, 5, STATE_DIM))}

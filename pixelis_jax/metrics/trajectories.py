@@ -5,7 +5,7 @@ Schema, version 1 (keys in this meaning for as long as the version stands):
 its group; `status` (types.Trajectory); `answer` the policy's or null; `tokens` total, `policy_tokens` sampled; `turns`,
 a list of {`text`, `thought`, `call` {name, arguments} or null, `answer`, `error`, `observation` {text, ok, region,
 image} or null}, where `observation.image` is a place in `images` or null; `images` files relative to the workdir, the
-task's own first; `numbers` what was measured of the row: rewards, advantage, log-prob difference.
+task's own first; `numbers` what was measured of the row: rewards and advantage.
 """
 
 from collections.abc import Mapping

@@ -11,15 +11,8 @@ SAME_POINT = 0.02  # of the image side
 
 
 def same_call(row: RewardInputs) -> Array:
-    """bool[K, K]: calls i and j are the same operation with the same arguments, on the same image.
-
-    Where a call names no place (an object id, the whole image, or arguments that could not be read) the arguments are
-    told apart by what came back: tools are deterministic.
-    """
-    placed = jnp.any(row.arguments != 0, axis=-1) & ~row.by_object
-    same = _equal(row.ops) & _equal(row.target_image) & _equal(row.by_object) & _both(row.valid)
-    same &= jnp.all(row.arguments[:, None] == row.arguments[None], axis=-1)
-    return same & (_both(placed) | _equal(row.observation))
+    """bool[K, K]: calls i and j are the same operation with the same arguments, on the same image."""
+    return _equal(row.call) & _both(row.valid)
 
 
 def distinct_transitions(row: RewardInputs) -> Array:

@@ -49,11 +49,13 @@ def icm(error: Array, counted: Array, success: Array, inputs: RewardInputs, conf
 def rapr(success: Array, inputs: RewardInputs, config: CuriosityConfig) -> Array:
     """f32[B]: alpha max(H - rapr, 0) for a correct rollout that uses an operation, minus beta max(n - N, 0) for any.
 
-    rapr is the share of the group's rollouts with at least one operation that succeeded, n the rollout's operations.
+    rapr is the share of the group's rollouts with at least one operation, n the rollout's operations; only a rollout
+    with one that succeeded is paid.
     Source: Pixel Reasoner, arXiv:2505.15966, section 3.
     """
     uses = jnp.any(inputs.valid & inputs.succeeded, axis=1)
-    rate = group_statistics(uses.astype(jnp.float32), inputs.group, ~inputs.excluded).mean
+    tried = jnp.any(inputs.valid, axis=1)
+    rate = group_statistics(tried.astype(jnp.float32), inputs.group, ~inputs.excluded).mean
     paid = uses if config.rapr_pay_wrong else uses & success
     bonus = jnp.where(paid, config.rapr_alpha * jnp.maximum(config.rapr_target - rate, 0.0), 0.0)
     extra = jnp.maximum(jnp.sum(inputs.valid, axis=1) - config.rapr_operations, 0)

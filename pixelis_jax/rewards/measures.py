@@ -11,18 +11,23 @@ from pixelis_jax.update import Stats
 
 
 def reward_stats(scores: Scores, inputs: RewardInputs, *, success_threshold: float = 0.5) -> Stats:
-    """Means over the included rows of every component (raw, normalised, weighted), of success and of each violation."""
+    """Means over the included rows of every component (raw, normalised, weighted), and the share of right answers.
+
+    The share is over all rows that a reward applies to: one that was cut off or went in circles is a failure, or a
+    policy that rarely comes to an answer would look good.
+    """
     count = jnp.sum(scores.included, dtype=jnp.float32)
     values = {f"reward/{name}/raw": x for name, x in scores.raw.items()}
     values |= {f"reward/{name}/normalised": x for name, x in scores.normalised.items()}
     values |= {f"reward/{name}/weighted": x for name, x in scores.weighted.items()}
-    values |= {f"penalty/{name}": x for name, x in scores.violations.items() if name != "unrepaired_error"}
     values |= {
-        "success_rate": (scores.raw["final"] >= success_threshold).astype(jnp.float32),
         "coherence": scores.raw["coherence"],
         "reward": scores.total,
     }
     means = {name: (masked_sum(x, scores.included), count) for name, x in values.items()}
+    right = scores.included & (scores.raw["final"] >= success_threshold)
+    applies = jnp.isfinite(inputs.score)
+    means["success_rate"] = (jnp.sum(right, dtype=jnp.float32), jnp.sum(applies, dtype=jnp.float32))
     one = jnp.float32(1)
     return Stats(means=means | {name: (value, one) for name, value in scores.losses.items()})
 
@@ -43,6 +48,11 @@ def tool_stats(inputs: RewardInputs) -> Stats:
         "tool/unrepaired_error_rate": (jnp.sum(jax.vmap(calls.last_failed)(inputs), dtype=jnp.float32), rows),
     }
     return Stats(means=means)
+
+
+def violation_counts(scores: Scores) -> dict[str, jax.Array]:
+    """penalty/<violation>: how often each kind of tool misuse was seen in the batch, f32[] each."""
+    return {f"penalty/{name}": jnp.sum(x) for name, x in scores.violations.items() if name != "unrepaired_error"}
 
 
 def tool_counts(inputs: RewardInputs) -> dict[str, jax.Array]:

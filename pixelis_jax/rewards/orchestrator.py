@@ -50,7 +50,7 @@ class RewardState:
 
 @struct.dataclass
 class Scores:
-    """Rewards of a batch. Excluded rows are 0 everywhere.
+    """Rewards of a batch. Excluded rows are 0 everywhere but in `violations`, which are counted in all rows.
 
     The dicts hold final, coherence, curiosity, penalty and total: as measured, after normalisation, and as added to the
     total (total/weighted is the clipped total itself).
@@ -116,10 +116,10 @@ def score(
     finite = {name: jnp.isfinite(value) for name, value in measured.items()}
     raw = {name: jnp.where(included & finite[name], value, 0.0) for name, value in measured.items()}
     fee, violations = jax.vmap(lambda row: penalty(row, config.penalty))(inputs)
-    violations["not_finite"] = sum(((~ok).astype(jnp.float32) for ok in finite.values()), jnp.zeros(included.shape))
+    broken = sum(((~ok).astype(jnp.float32) for ok in finite.values()), jnp.zeros(included.shape))
+    violations["not_finite"] = jnp.where(inputs.excluded, 0.0, broken)
     violations["unrepaired_error"] = jax.vmap(calls.last_failed)(inputs).astype(jnp.float32)
     fee = jnp.where(included, fee, 0.0)
-    violations = {name: jnp.where(inputs.excluded, 0.0, count) for name, count in violations.items()}
 
     normalised = {name: _normalise(name, raw[name], inputs.group, included, state, config) for name in COMPONENTS}
     weighted = {name: factors[name] * normalised[name] if factors[name] else jnp.zeros_like(fee) for name in COMPONENTS}

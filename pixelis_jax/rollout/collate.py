@@ -1,6 +1,7 @@
 """From trajectories to the arrays of a train step. Strings end here: answers are verified, calls become op ids."""
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from pixelis_jax.models.rows import pad_1d
-from pixelis_jax.types import OP_ID, STATE_DIM, RewardInputs, Task, TokenBatch, Trajectory, TrajectoryBatch
+from pixelis_jax.types import OP_ID, STATE_DIM, Observation, RewardInputs, Task, TokenBatch, Trajectory, TrajectoryBatch
 
 Verifier = Callable[[Task, str | None], float]
 
@@ -49,6 +50,7 @@ def reward_inputs(trajectories: Sequence[Trajectory], verify: Verifier, *, calls
         "ops": np.zeros((b, calls), np.int32),
         "arguments": np.zeros((b, calls, 4), np.float32),
         "target_image": np.zeros((b, calls), np.int32),
+        "call": np.zeros((b, calls), np.int32),
         "observation": np.zeros((b, calls), np.int32),
         **{name: np.zeros((b, calls), bool) for name in _FLAGS},
         "embeddings": np.zeros((b, calls + 1, STATE_DIM), np.float32),
@@ -71,6 +73,7 @@ _FLAGS = ("valid", "succeeded", "out_of_image", "by_object", "thought_after")
 def _fill_calls(out: dict[str, Any], row: int, trajectory: Trajectory) -> None:
     """Write one trajectory's calls; the state before call k is the observation that preceded it."""
     states = trajectory.embeddings
+    made: dict[str, int] = {}
     seen: dict[str, int] = {}
     out["embeddings"][row, 0] = states[0]
     k = 0
@@ -82,7 +85,9 @@ def _fill_calls(out: dict[str, Any], row: int, trajectory: Trajectory) -> None:
         if observation.region is not None:
             out["arguments"][row, k] = observation.region
         out["target_image"][row, k] = observation.target_image
-        out["observation"][row, k] = seen.setdefault(_digest(observation.text, observation.image), len(seen))
+        asked = json.dumps([turn.call.name, turn.call.arguments], sort_keys=True, default=str)
+        out["call"][row, k] = made.setdefault(asked, len(made))
+        out["observation"][row, k] = seen.setdefault(_digest(observation), len(seen))
         later = trajectory.turns[i + 1] if i + 1 < len(trajectory.turns) else None
         flags = (
             True,
@@ -99,8 +104,10 @@ def _fill_calls(out: dict[str, Any], row: int, trajectory: Trajectory) -> None:
     out["embeddings"][row, k + 1 :] = out["embeddings"][row, k]
 
 
-def _digest(text: str, image: np.ndarray | None) -> str:
-    content = text.encode() + (b"" if image is None else repr(image.shape).encode() + image.tobytes())
+def _digest(observation: Observation) -> str:
+    """What was seen. With an image the text does not count: it names the image by a number that rises."""
+    image = observation.image
+    content = observation.text.encode() if image is None else repr(image.shape).encode() + image.tobytes()
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 

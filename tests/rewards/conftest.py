@@ -27,6 +27,7 @@ def make_batch(*trajectories, length=4, cosine=None, **columns):
         "ops": np.zeros(shape, np.int32),
         "arguments": np.zeros((*shape, 4), np.float32),
         "target_image": np.ones(shape, np.int32),
+        "call": np.zeros(shape, np.int32),
         "observation": np.tile(np.arange(length), (size, 1)).astype(np.int32),
         **{
             name: np.zeros(shape, bool) for name in ("valid", "succeeded", "out_of_image", "by_object", "thought_after")
@@ -35,6 +36,7 @@ def make_batch(*trajectories, length=4, cosine=None, **columns):
     }
     for b, calls in enumerate(trajectories):
         fields["embeddings"][b, : len(calls) + 1] = states(len(calls), cosine)
+        made: dict[tuple, int] = {}
         for k, call in enumerate(calls):
             name, given = (call, {}) if isinstance(call, str) else call
             place = (0.1 + 0.2 * k, 0.5, 0.1, 0.1)
@@ -42,6 +44,8 @@ def make_batch(*trajectories, length=4, cosine=None, **columns):
             given = {"arguments": (*place[:2], 0, 0) if point else place, "succeeded": True, "valid": True} | given
             for field, value in ({**given, "ops": OP_ID[name]}).items():
                 fields[field][b, k] = value
+            asked = (name, *(fields[f][b, k].tobytes() for f in ("arguments", "target_image", "by_object")))
+            fields["call"][b, k] = given.get("call", made.setdefault(asked, len(made)))
     rows = {"is_video": False, "score": 1.0, "answered": True, "excluded": False, "group": 0} | columns
     kinds = {"is_video": bool, "score": np.float32, "answered": bool, "excluded": bool, "group": np.int32}
     fields |= {name: np.broadcast_to(np.asarray(rows[name], kind), (size,)) for name, kind in kinds.items()}

@@ -96,9 +96,9 @@ def test_flow(value, cosine, expected):
     assert value("ZOOM_IN", "GET_PROPERTIES", cosine=cosine) == pytest.approx(expected)
 
 
-def test_objects_are_told_apart_by_what_came_back(value):
-    """Two objects' properties have no place in common terms: different results are no repeat, equal ones are."""
-    one, two = (("GET_PROPERTIES", {"by_object": True, "arguments": (0, 0, 0, 0), "observation": n}) for n in (1, 2))
+def test_calls_are_told_apart_by_their_arguments(value):
+    """Two objects' properties have no place in common terms: other arguments are no repeat, equal ones are."""
+    one, two = (("GET_PROPERTIES", {"by_object": True, "arguments": (0, 0, 0, 0), "call": n}) for n in (1, 2))
     assert value("SEGMENT_OBJECT_AT", one, two) == pytest.approx(0.2)
     assert value("SEGMENT_OBJECT_AT", one, one) == pytest.approx((0.2 - 0.5) / 2)
 

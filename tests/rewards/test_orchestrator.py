@@ -12,7 +12,7 @@ from pixelis_jax.algorithms.advantages import group_advantages
 from pixelis_jax.metrics.names import find
 from pixelis_jax.rewards import orchestrator
 from pixelis_jax.rewards.curiosity import CuriosityConfig
-from pixelis_jax.rewards.measures import reward_stats, tool_counts, tool_stats
+from pixelis_jax.rewards.measures import reward_stats, tool_counts, tool_stats, violation_counts
 from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights
 from pixelis_jax.types import UserError
 
@@ -133,7 +133,7 @@ def test_nan_never_spreads(batch):
     )
     scores, state = score(broken, config=ICM, weights=ALL)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((scores, state)))
-    assert not any(float(x[3]) for x in (scores.total, *scores.raw.values(), *scores.violations.values()))
+    assert not any(float(x[3]) for x in (scores.total, *scores.raw.values(), scores.violations["not_finite"]))
     unscored, _ = score(clean.replace(score=clean.score.at[1].set(jnp.nan)))
     assert unscored.included.tolist() == [True, False, True, False] and float(unscored.total[1]) == 0
     assert unscored.violations["not_finite"].tolist() == [0, 1, 0, 0]
@@ -206,3 +206,18 @@ def test_bad_weights_are_named(weights, message):
 def test_unknown_norm():
     with pytest.raises(UserError, match="'zscore'"):
         RewardConfig(norm="zscore")
+
+
+def test_a_policy_that_rarely_answers_has_a_low_success_rate(batch):
+    """One right row and three that went in circles: .25, not 1; the mean reward is that of the answered row."""
+    inputs = batch(GOOD, GOOD, GOOD, GOOD, score=[1, 0, 0, 0], excluded=[False, True, True, True])
+    scores, _ = score(inputs)
+    stats = reward_stats(scores, inputs).reduce()
+    assert float(stats["success_rate"]) == 0.25 and float(stats["reward/final/raw"]) == 1.0
+
+
+def test_violations_are_counted_in_excluded_rows_too(batch):
+    inputs = batch(GOOD, GOOD, answered=[True, False], excluded=[False, True], score=[1, 0])
+    scores, _ = score(inputs)
+    assert float(violation_counts(scores)["penalty/no_answer"]) == 1.0
+    assert float(scores.total[1]) == 0.0

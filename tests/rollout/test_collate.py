@@ -2,10 +2,15 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pixelis_jax.rewards import calls
 from pixelis_jax.rollout.collate import reward_inputs, trajectory_batch
+from pixelis_jax.tools import execute
+from pixelis_jax.tools.base import Session
 from pixelis_jax.types import OP_ID, STATE_DIM, Observation, Task, ToolCall, Trajectory, Turn
 
 CROP = np.arange(18, dtype=np.uint8).reshape(2, 3, 3)
@@ -91,6 +96,27 @@ def test_observations_are_equal_where_their_bytes_are(mixed):
     turns = [look(dataclasses.replace(SEEN, image=image)) for image in variants]
     assert inputs(trajectory(*turns, answer())).observation[0].tolist() == [0, 1, 2, 0]
     assert inputs(trajectory(look(), answer())).observation[0, 0] == 0  # counted anew in every trajectory
+
+
+def test_calls_are_equal_where_their_arguments_are():
+    """Boxes a, b, a, and b as one that failed: what came back plays no part."""
+    boxes = ([1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4], [5, 6, 7, 8])
+    turns = [look(seen) for seen in (SEEN, SEEN, FAILED, FAILED)]
+    turns = [
+        dataclasses.replace(t, call=ToolCall("ZOOM_IN", {"bbox_2d": b})) for t, b in zip(turns, boxes, strict=True)
+    ]
+    assert inputs(trajectory(*turns, answer())).call[0].tolist() == [0, 1, 0, 1]
+
+
+def test_the_same_crop_twice_is_one_observation_though_the_second_image_has_another_number():
+    session = Session([np.full((90, 90, 3), 9, np.uint8)], [(90, 90)], fit_crop=lambda h, w: (h, w))
+    call = ToolCall("ZOOM_IN", {"bbox_2d": [10, 10, 50, 50]})
+    seen = [execute(session, call) for _ in range(3)]
+    assert len({o.text for o in seen}) == 3 and all(o.ok for o in seen)
+    made = inputs(trajectory(*(dataclasses.replace(look(o), call=call) for o in seen), answer()))
+    assert made.observation[0, :3].tolist() == [0, 0, 0] and made.call[0, :3].tolist() == [0, 0, 0]
+    row = jax.tree.map(lambda x: jnp.asarray(x)[0], made)
+    assert calls.distinct_transitions(row)[:3].tolist() == [True, False, False]
 
 
 def test_groups_follow_the_task_and_not_the_order():
