@@ -4,12 +4,14 @@ import logging
 from collections.abc import Mapping
 
 from pixelis_jax.tools import zoom_in
-from pixelis_jax.tools.base import Session, Tool, ToolError, check_arguments, schemas
+from pixelis_jax.tools.base import Session, Tool, ToolError, check_arguments, schemas, shown
 from pixelis_jax.types import Observation, ToolCall
 
 __all__ = ["TOOLS", "Session", "Tool", "ToolError", "execute", "schemas"]
 
 TOOLS: dict[str, Tool] = {"ZOOM_IN": zoom_in.TOOL}
+
+LONGEST_ERROR = 200  # characters
 
 _log = logging.getLogger(__name__)
 
@@ -19,22 +21,28 @@ def execute(
 ) -> Observation:
     """Runs a call and adds the image it returns to the session. Never raises: a failure becomes an observation."""
     if not enabled:
-        return Observation("error: tools are off", ok=False)
+        return _error("tools are off")
     tool = tools.get(call.name)
     if tool is None:
-        return Observation(f"error: there is no tool {call.name[:40]!r}", ok=False)
+        return _error(f"there is no tool {shown(call.name)!r}")
     target = call.arguments.get("target_image", 1) if isinstance(call.arguments, Mapping) else 1
-    target = target if isinstance(target, int) and 1 <= target <= len(session.frames) else 1
+    target = target if type(target) is int and 1 <= target <= len(session.frames) else 1
     wrong = check_arguments(tool, call.arguments)
     if wrong:
-        return Observation(f"error: {wrong}", ok=False, target_image=target)
+        return _error(wrong, target_image=target)
     try:
         observation = tool.run(session, call.arguments)
+        if observation.image is not None:
+            session.append(observation.image)
     except ToolError as error:
-        return Observation(f"error: {error}", ok=False, target_image=target, out_of_image=error.out_of_image)
+        return _error(str(error), target_image=target, out_of_image=error.out_of_image)
     except Exception:
         _log.exception("%s raised on %s", call.name, dict(call.arguments))
-        return Observation(f"error: {call.name} failed", ok=False, target_image=target)
-    if observation.image is not None:
-        session.append(observation.image)
+        return _error(f"{call.name} failed", target_image=target)
     return observation
+
+
+def _error(text: str, *, target_image: int = 1, out_of_image: bool = False) -> Observation:
+    """An error observation; a tool that quotes what it was given can't fill the context."""
+    short = text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 3] + "..."
+    return Observation(f"error: {short}", ok=False, target_image=target_image, out_of_image=out_of_image)

@@ -19,6 +19,7 @@ Box = tuple[int, int, int, int]  # x1, y1, x2, y2 in px, lower borders included,
 FitSize = Callable[[int, int], tuple[int, int]]  # (height, width) of an image -> (height, width) as the model sees it
 
 Schema = Mapping[str, Any]
+LARGEST = 10**9  # that a coordinate, a count or a number of an image may be
 
 BBOX: Schema = {"type": "array", "items": {"type": "number"}, "minItems": 4, "maxItems": 4}
 POINT: Schema = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
@@ -73,14 +74,23 @@ class Session:
         self.memory: dict[str, Any] = {}
 
     def append(self, image: np.ndarray) -> int:
-        """Adds an image and returns its number."""
-        self.frames.append(Frame(image, self.fit_crop(image.shape[0], image.shape[1])))
+        """Adds an image and returns its number. Raises ToolError for one that can't be shown."""
+        self.frames.append(Frame(image, self.fit(image.shape[0], image.shape[1])))
         return len(self.frames)
+
+    def fit(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) at which a new image will be seen. Raises ToolError for one too narrow to be shown."""
+        try:
+            return self.fit_crop(height, width)
+        except UserError:
+            raise ToolError(
+                f"a part of {width}x{height} px is too narrow to be shown; choose a box with more even sides"
+            ) from None
 
     def frame(self, number: int) -> Frame:
         """The image with this number. Raises ToolError where there is none."""
         if not 1 <= number <= len(self.frames):
-            raise ToolError(f"there is no image {number}; images are 1 to {len(self.frames)}")
+            raise ToolError(f"there is no image {shown(number)}; images are 1 to {len(self.frames)}")
         return self.frames[number - 1]
 
     def shown_size(self, frame: Frame) -> tuple[int, int]:
@@ -157,7 +167,7 @@ def check_arguments(tool: Tool, arguments: Any) -> str | None:
         return "arguments must be a JSON object"
     for name in arguments:
         if name not in tool.parameters:
-            return f"{tool.name} has no argument {str(name)[:40]!r}"
+            return f"{tool.name} has no argument {shown(name)!r}"
     for name in tool.required:
         if name not in arguments:
             return f"{tool.name} needs the argument {name!r}"
@@ -166,6 +176,13 @@ def check_arguments(tool: Tool, arguments: Any) -> str | None:
         if wanted:
             return f"{name} must be {wanted}"
     return None
+
+
+def shown(value: Any) -> str:
+    """What an error quotes of a value that the model has written: 40 characters at most."""
+    if isinstance(value, int) and abs(value) >= LARGEST:  # Python refuses to print the largest
+        return "of that number"
+    return str(value)[:40]
 
 
 def check_value(value: Any, schema: Schema) -> str | None:
@@ -189,7 +206,7 @@ def check_value(value: Any, schema: Schema) -> str | None:
 
 def _is_number(value: Any) -> bool:
     """A finite JSON number of a size that can be a coordinate; comparing first keeps huge integers out of floats."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -1e9 < value < 1e9
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
 def _numbers(value: Any, name: str, form: str) -> list[Any]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pixelis_jax.tools.base import Tool, check_arguments
+from pixelis_jax.tools.base import Tool, check_arguments, shown
 from pixelis_jax.types import ToolCall, Turn
 
 _TAG = re.compile(r"</?(?:think|tool_call|answer|tool_response)>")
@@ -66,10 +66,12 @@ def _call(body: str, tools: Mapping[str, Tool]) -> tuple[ToolCall | None, str | 
             return None, f"the tool call has no {key!r}"
     extra = [key for key in value if key not in ("name", "arguments")]
     if extra:
-        return None, f"the tool call has an unknown key {extra[0][:40]!r}"
+        return None, f"the tool call has an unknown key {shown(extra[0])!r}"
     name = value["name"]
-    if not isinstance(name, str) or name not in tools:
-        return None, f"there is no tool {str(name)[:40]!r}; tools are {', '.join(tools) or 'none'}"
+    if not isinstance(name, str):
+        return None, "the name of a tool must be a string"
+    if name not in tools:
+        return None, f"there is no tool {shown(name)!r}; tools are {', '.join(tools) or 'none'}"
     wrong = check_arguments(tools[name], value["arguments"])
     return (None, wrong) if wrong else (ToolCall(name, value["arguments"]), None)
 

@@ -19,7 +19,7 @@ def run(session: Session, arguments: Mapping[str, Any]) -> Observation:
     x1, y1, x2, y2 = place.box
     frame = session.frame(target)
     crop = np.ascontiguousarray(frame.image[y1:y2, x1:x2])
-    high, wide = session.fit_crop(y2 - y1, x2 - x1)
+    high, wide = session.fit(y2 - y1, x2 - x1)
     height, width = frame.image.shape[:2]
     before = (x2 - x1) * frame.seen[1] / width * ((y2 - y1) * frame.seen[0] / height)
     scale = (wide * high / before) ** 0.5

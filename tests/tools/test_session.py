@@ -97,6 +97,22 @@ def test_images_are_numbered_from_1():
             session.frame(number)
 
 
+@pytest.mark.parametrize("number", [10**9, 10**4000, -(10**5000)], ids=["10", "4001", "5001"])
+def test_a_huge_number_of_an_image_is_not_repeated(number):
+    with pytest.raises(ToolError, match=r"^there is no image of that number; images are 1 to 1$"):
+        session_of(100, 100, (50, 50)).frame(number)
+
+
+def test_an_image_that_can_not_be_shown_is_the_models_error():
+    def fit(height, width):
+        raise UserError("aspect ratio")
+
+    session = session_of(100, 100, (50, 50), fit_crop=fit)
+    with pytest.raises(ToolError, match="a part of 90x1 px is too narrow to be shown"):
+        session.append(np.zeros((1, 90, 3), np.uint8))
+    assert len(session.frames) == 1
+
+
 def test_schemas_are_one_json_line_a_tool():
     lines = schemas(TOOLS).split("\n")
     assert [json.loads(line)["name"] for line in lines] == list(TOOLS)

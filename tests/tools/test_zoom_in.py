@@ -3,10 +3,13 @@ import logging
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pixelis_jax import tools
-from pixelis_jax.tools import TOOLS, Session, execute
-from pixelis_jax.types import ToolCall
+from pixelis_jax.models.image_processor import PixelBudget, smart_resize
+from pixelis_jax.tools import TOOLS, Session, ToolError, execute
+from pixelis_jax.types import Observation, ToolCall
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (600, 800, 3), dtype=np.uint8)
 
@@ -57,6 +60,11 @@ def test_a_clamped_box_says_so_and_counts_as_out_of_image():
         ({"bbox_2d": [1, 2, 3]}, "error: bbox_2d must be 4 numbers", False),
         ({"bbox_2d": [1, 2, 3, float("nan")]}, "error: bbox_2d must be 4 numbers", False),
         ({"bbox_2d": [1, 2, 3, 4], "target_image": 2}, "error: there is no image 2; images are 1 to 1", False),
+        (
+            {"bbox_2d": [1, 2, 3, 4], "target_image": int("9" * 4000)},
+            "error: there is no image of that number; images are 1 to 1",
+            False,
+        ),
         ({}, "error: ZOOM_IN needs the argument 'bbox_2d'", False),
     ],
 )
@@ -65,6 +73,53 @@ def test_failed_calls_are_error_observations(arguments, text, outside):
     seen = execute(session, ToolCall("ZOOM_IN", arguments))
     assert (seen.ok, seen.text, seen.image, seen.out_of_image) == (False, text, None, outside)
     assert len(session.frames) == 1
+
+
+def fit(height, width):
+    return smart_resize(height, width, factor=28, budget=PixelBudget(84 * 84, 112 * 112))
+
+
+@pytest.mark.parametrize(
+    ("box", "size"), [([0, 50, 112, 50.2], "1000x2"), ([50, 0, 50.01, 112], "1x1000"), ([0, 0, 112, 1e-300], "1000x1")]
+)
+def test_a_box_too_narrow_to_be_shown_is_an_error_the_model_can_read(box, size, caplog):
+    session = session_of(np.zeros((1000, 1000, 3), np.uint8), (112, 112), fit)
+    seen = zoom(session, box)
+    words = f"error: a part of {size} px is too narrow to be shown; choose a box with more even sides"
+    assert (seen.ok, seen.text, seen.image, len(session.frames)) == (False, words, None, 1)
+    assert not caplog.records
+
+
+def test_an_image_too_narrow_to_be_shown_is_an_error_of_any_tool(monkeypatch, caplog):
+    broken = dataclasses.replace(TOOLS["ZOOM_IN"], run=lambda *_: Observation("x", image=np.zeros((1, 900, 3))))
+    monkeypatch.setitem(tools.TOOLS, "ZOOM_IN", broken)
+    session = session_of(fit_crop=fit)
+    assert zoom(session, [1, 2, 30, 40]).text.startswith("error: a part of 900x1 px is too narrow")
+    assert len(session.frames) == 1 and not caplog.records
+
+
+NUMBERS = (
+    st.integers() | st.floats() | st.sampled_from([True, None, "1", "٣", [1], 10**400, -(10**5000), 1e-300, 1e308])
+)
+VALUES = NUMBERS | st.lists(NUMBERS, max_size=5) | st.text(max_size=9) | st.lists(st.lists(NUMBERS), max_size=4)
+
+
+@given(st.dictionaries(st.sampled_from(["bbox_2d", "target_image", "x" * 5000]), VALUES))
+def test_any_arguments_give_a_short_observation_and_no_failure(arguments):
+    session = session_of(fit_crop=fit)
+    seen = execute(session, ToolCall("ZOOM_IN", arguments))
+    assert len(seen.text) < 220 and "failed" not in seen.text
+    assert seen.ok == (seen.image is not None) == (len(session.frames) == 2)
+    assert type(seen.target_image) is int
+
+
+def test_a_tool_that_quotes_its_arguments_is_cut(monkeypatch):
+    def quoting(session, arguments):
+        raise ToolError(f"what is {arguments}?" * 99)
+
+    monkeypatch.setitem(tools.TOOLS, "ZOOM_IN", dataclasses.replace(TOOLS["ZOOM_IN"], run=quoting))
+    seen = zoom(session_of(), [1, 2, 30, 40])
+    assert len(seen.text) == len("error: ") + tools.LONGEST_ERROR and seen.text.endswith("...")
 
 
 def test_tools_can_be_off():
