@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -95,41 +96,95 @@ _IGNORED = frozenset(  # fields that change nothing in a forward pass, or repeat
 )
 
 
-def from_json(path: Path) -> ModelConfig:
-    """Read `config.json`. UserError where the family is another one or a field is one we do not honour."""
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object of a checkpoint's file. UserError, with the file's name, where it is missing or damaged."""
     try:
-        raw = json.loads(path.read_text())
+        content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path.parent}: no config.json there; give a Hugging Face model directory") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid JSON ({error}); restore the file from the original checkpoint") from None
+        raise UserError(f"{file.parent}: no {file.name} there; give a Hugging Face model directory") from None
+    except OSError as error:
+        raise UserError(f"{file}: can't be read ({error.strerror}); restore it from the original checkpoint") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file}: not valid JSON ({error}); restore it from the original checkpoint") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{file}: not a JSON object; restore it from the original checkpoint")
+    return content
+
+
+def from_json(path: Path) -> ModelConfig:
+    """Read `config.json`. UserError where the family is another one, a field is one we do not honour or is damaged."""
+    raw = read_object(path)
     family = raw.get("model_type")
     if family != "qwen2_5_vl":
         raise UserError(f"{path}: model_type {family!r} is not supported; expected 'qwen2_5_vl'")
+    vision = _group(raw, "vision_config", path)
     # Files before transformers 5 keep the decoder's fields at the top level.
-    text = {**{k: v for k, v in raw.items() if not isinstance(v, dict)}, **raw.get("text_config", {})}
-    rope = raw.get("rope_scaling") or text.get("rope_parameters") or text.get("rope_scaling") or {}
-    if rope.get("rope_type", rope.get("type", "default")) not in ("default", "mrope"):
-        raise UserError(f"{path}: rope type {rope.get('rope_type', rope.get('type'))!r} is not supported")
+    text = {k: v for k, v in raw.items() if not isinstance(v, dict)}
+    text |= _group(raw, "text_config", path) if "text_config" in raw else {}
+    text |= _rope(raw, text, path)
     if text.get("use_sliding_window"):
         raise UserError(f"{path}: use_sliding_window=true is not supported")
-    text |= {"rope_theta": rope.get("rope_theta", text.get("rope_theta", 1e6)), "mrope_section": rope["mrope_section"]}
-    vision = dict(raw["vision_config"])
-    vision.setdefault("in_channels", vision.get("in_chans", 3))
     ids = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-    _refuse_unknown(raw["vision_config"], VisionConfig, f"{path}: vision_config", ())
+    _refuse_unknown(vision, VisionConfig, f"{path}: vision_config", ())
     _refuse_unknown(text, TextConfig, str(path), (*ids, "eos_token_id", "pad_token_id"))
+    special = {name: raw.get(name) or text.get(name) for name in ("pad_token_id", "eos_token_id")}
+    special["pad_token_id"] = special["pad_token_id"] or 0
     config = ModelConfig(
-        vision=_take(VisionConfig, vision),
-        text=_take(TextConfig, text | {"tie_word_embeddings": raw.get("tie_word_embeddings", False)}),
-        pad_token_id=raw.get("pad_token_id") or text.get("pad_token_id") or 0,
-        eos_token_id=raw.get("eos_token_id") or text["eos_token_id"],
-        **{name: raw[name] for name in ids},
+        vision=_take(VisionConfig, {"in_channels": vision.get("in_chans", 3)} | vision, f"{path}: vision_config"),
+        text=_take(TextConfig, text | {"tie_word_embeddings": raw.get("tie_word_embeddings", False)}, str(path)),
+        **{name: _token_id(name, value, path) for name, value in (special | {n: raw.get(n) for n in ids}).items()},
     )
-    for part, act in (("vision_config", config.vision.hidden_act), ("text_config", config.text.hidden_act)):
+    _check_sizes(config, path)
+    return config
+
+
+def _group(raw: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    if not isinstance(raw.get(name), dict):
+        raise UserError(f"{path}: {name} is missing or no JSON object; restore it from the original checkpoint")
+    return dict(raw[name])
+
+
+def _rope(raw: Mapping[str, Any], text: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """`rope_theta` and `mrope_section`, wherever the file keeps them."""
+    rope = raw.get("rope_scaling") or text.get("rope_parameters") or text.get("rope_scaling")
+    if not isinstance(rope, dict) or "mrope_section" not in rope:
+        raise UserError(
+            f"{path}: rope_parameters (or rope_scaling) with mrope_section is missing;"
+            " restore it from the original checkpoint"
+        )
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ("default", "mrope"):
+        raise UserError(f"{path}: rope type {kind!r} is not supported")
+    return {"rope_theta": rope.get("rope_theta", text.get("rope_theta", 1e6)), "mrope_section": rope["mrope_section"]}
+
+
+def _token_id(name: str, value: Any, path: Path) -> int:
+    if not _is_count(value, least=0):
+        raise UserError(f"{path}: {name} is {value!r} and must be a token's number; restore the file")
+    return int(value)
+
+
+def _check_sizes(config: ModelConfig, path: Path) -> None:
+    """UserError where fields contradict each other."""
+    text, vision = config.text, config.vision
+    for part, act in (("vision_config", vision.hidden_act), ("text_config", text.hidden_act)):
         if act != "silu":
             raise UserError(f"{path}: {part}.hidden_act {act!r} is not supported; expected 'silu'")
-    return config
+    whole = {
+        "hidden_size must be a multiple of num_attention_heads": text.hidden_size % text.num_attention_heads == 0,
+        "num_attention_heads must be a multiple of num_key_value_heads": (
+            text.num_attention_heads % text.num_key_value_heads == 0
+        ),
+        "mrope_section must be three counts that add up to half a head": (
+            len(text.mrope_section) == 3 and 2 * sum(text.mrope_section) == text.head_dim
+        ),
+        "vision_config.hidden_size must be a multiple of num_heads": vision.hidden_size % vision.num_heads == 0,
+        "vision_config.out_hidden_size must be hidden_size": vision.out_hidden_size == text.hidden_size,
+        "vision_config.window_size must hold at least one merged patch": vision.window_units > 0,
+    }
+    for rule, kept in whole.items():
+        if not kept:
+            raise UserError(f"{path}: {rule}; restore the file from the original checkpoint")
 
 
 def to_json(config: ModelConfig) -> dict[str, Any]:
@@ -156,9 +211,37 @@ def to_json(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _take(cls: type, raw: Mapping[str, Any]) -> Any:
-    values = {f.name: raw[f.name] for f in dataclasses.fields(cls) if f.name in raw}
-    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+def _take(cls: type, raw: Mapping[str, Any], where: str) -> Any:
+    """A `cls` of the fields it has in `raw`; each must be of the kind of the field's default."""
+    values = {}
+    for field in dataclasses.fields(cls):
+        if field.name not in raw:
+            continue
+        value = raw[field.name]
+        wanted = _wrong_kind(value, field.default)
+        if wanted:
+            raise UserError(f"{where}: {field.name} is {value!r:.60} and must be {wanted}; restore the file")
+        values[field.name] = tuple(value) if isinstance(value, list) else value
+    return cls(**values)
+
+
+def _wrong_kind(value: Any, default: Any) -> str | None:
+    """What `value` should be, in words; None where it is of the kind of `default`."""
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(default, int):
+        return None if _is_count(value, least=1) else "a whole number of at least 1"
+    if isinstance(default, float):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return None if number and 0 < value < math.inf else "a number above 0"
+    if isinstance(default, tuple):
+        good = isinstance(value, list) and all(_is_count(item, least=0) for item in value)
+        return None if good else "a list of whole numbers"
+    return None if isinstance(value, str) else "a text"
+
+
+def _is_count(value: Any, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
 
 
 def _refuse_unknown(raw: Mapping[str, Any], cls: type, where: str, also: tuple[str, ...]) -> None:

@@ -21,6 +21,7 @@ from safetensors import numpy as safetensors
 
 from pixelis_jax.metrics.files import atomic_write
 from pixelis_jax.models import weights
+from pixelis_jax.models.config import read_object
 from pixelis_jax.models.lora import DECODER_TARGETS, LoraConfig
 from pixelis_jax.types import UserError
 
@@ -119,18 +120,14 @@ def read_config(directory: Path) -> dict[str, Any]:
     file = directory / CONFIG
     if not file.is_file():
         raise UserError(f"{file}: not there; give a directory that PEFT or pixelis_jax.export wrote")
-    try:
-        config = json.loads(file.read_text())
-    except ValueError as error:
-        raise UserError(f"{file}: not valid JSON ({error}); copy it again") from None
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        kind = config.get("peft_type") if isinstance(config, dict) else None
-        raise UserError(f"{file}: peft_type is {kind!r}; only 'LORA' can be read")
+    config = read_object(file)
+    if config.get("peft_type") != "LORA":
+        raise UserError(f"{file}: peft_type is {config.get('peft_type')!r:.40}; only 'LORA' can be read")
     for name in ("r", "lora_alpha", "target_modules"):
         if not config.get(name):
             raise UserError(f"{file}: {name} is missing; copy the file again")
-    if not isinstance(config["r"], int) or not isinstance(config["lora_alpha"], int | float):
-        raise UserError(f"{file}: r must be an integer and lora_alpha a number")
+    if wrong := _wrong_kind(config):
+        raise UserError(f"{file}: {wrong}; copy the file again")
     off = [name for name, value in config.items() if value and name not in _WITHOUT_EFFECT]
     if config.get("bias", "none") != "none":
         off.append("bias")
@@ -138,9 +135,39 @@ def read_config(directory: Path) -> dict[str, Any]:
         off.append("init_lora_weights")
     if off:
         raise UserError(
-            f"{file}: {off[0]} is {config[off[0]]!r}, which this program does not compute; merge it with PEFT"
+            f"{file}: {off[0]} is {config[off[0]]!r:.60}, which this program does not compute; merge it with PEFT"
         )
     return config
+
+
+def _wrong_kind(config: Mapping[str, Any]) -> str | None:
+    """What is wrong with the fields that are read, in a few words."""
+
+    def number(value: Any, kind: Any) -> bool:
+        return isinstance(value, kind) and not isinstance(value, bool) and 0 < value < 2**31
+
+    def names(value: Any) -> bool:
+        return isinstance(value, str) or (isinstance(value, list) and all(isinstance(name, str) for name in value))
+
+    base, excluded = config.get("base_model_name_or_path"), config.get("exclude_modules") or []
+    indices = config.get("layers_to_transform") or []
+    indices = [indices] if isinstance(indices, int) else indices
+    rules = {
+        "r must be an integer above 0": number(config["r"], int),
+        "lora_alpha must be a number above 0": number(config["lora_alpha"], int | float),
+        "target_modules must be names or one regular expression": names(config["target_modules"]),
+        "exclude_modules must be names or one regular expression": names(excluded),
+        "layers_to_transform must be integers": (
+            isinstance(indices, list) and all(isinstance(index, int) for index in indices)
+        ),
+        "base_model_name_or_path must be a name": base is None or isinstance(base, str),
+    }
+    for pattern in (config["target_modules"], excluded):
+        try:
+            re.compile(pattern if isinstance(pattern, str) else "")
+        except re.error as error:
+            return f"{pattern!r:.60} is no regular expression ({error})"
+    return next((rule for rule, kept in rules.items() if not kept), None)
 
 
 def _names(layer: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,10 @@ class Policy:
 
 def resolve(name: str) -> Path:
     """Directory of a bundled model name or of a Hugging Face style directory."""
-    path = BUNDLED.get(name, Path(name).expanduser())
-    if not path.is_dir():
+    path = BUNDLED.get(name, Path(os.path.expanduser(name)))
+    if not name or not os.path.isdir(path):  # of pathlib's counterparts, both raise for some names
         raise UserError(
-            f"model {name!r}: not a bundled model ({', '.join(BUNDLED)}) and no directory of that name;"
+            f"model {name[:200]!r}: not a bundled model ({', '.join(BUNDLED)}) and no directory of that name;"
             " give a Hugging Face model directory"
         )
     return path
@@ -93,6 +94,8 @@ def content_hash(directory: Path) -> str:
     """sha256 over names and bytes of the weights, config and tokenizer of a model directory."""
     digest = hashlib.sha256()
     for file in sorted([*directory.glob("*.safetensors"), directory / "config.json", directory / "tokenizer.json"]):
+        if not file.is_file():
+            raise UserError(f"{file}: not there; copy it from the checkpoint")
         digest.update(file.name.encode())
         with file.open("rb") as handle:
             while block := handle.read(1 << 24):

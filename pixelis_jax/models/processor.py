@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pixelis_jax.models import image_processor
-from pixelis_jax.models.config import ModelConfig
+from pixelis_jax.models.config import ModelConfig, read_object
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.rows import Row, power_bucket
 from pixelis_jax.types import ImageBatch, UserError
@@ -137,20 +136,36 @@ class Processor:
 def load(directory: Path, config: ModelConfig, *, overview: PixelBudget | None, crop: PixelBudget | None) -> Processor:
     """Processor of a model directory; a budget of None takes the one of `preprocessor_config.json`."""
     file = directory / "tokenizer.json"
-    if not file.exists():
-        raise UserError(f"{file}: not there; copy the checkpoint's tokenizer.json")
-    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer = read_tokenizer(file)
+    count, most = tokenizer.get_vocab_size(), config.text.vocab_size
+    if count > most:
+        raise UserError(
+            f"{file}: {count} tokens are more than the {most} of config.json; copy both from the same checkpoint"
+        )
     overview = overview or read_budget(directory / "preprocessor_config.json")
     return Processor(config, tokenizer, overview=overview, crop=crop or overview)
 
 
+def read_tokenizer(file: Path) -> Tokenizer:
+    """The tokenizer of a `tokenizer.json`. Raises UserError where it is missing or damaged."""
+    if not file.is_file():
+        raise UserError(f"{file}: not there; copy the checkpoint's tokenizer.json")
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more special
+        raise UserError(f"{file}: is no tokenizer ({str(error)[:200]}); copy it again") from None
+
+
 def read_budget(file: Path) -> PixelBudget:
     """Pixel bounds of a `preprocessor_config.json` (old keys min_pixels / max_pixels, newer `size`)."""
-    if not file.exists():
+    if not file.is_file():
         raise UserError(f"{file}: not there; copy it from the checkpoint or set config.image.min_pixels and max_pixels")
-    raw = json.loads(file.read_text())
-    size = raw.get("size", {})
+    raw = read_object(file)
+    size = raw.get("size")
+    size = size if isinstance(size, dict) else {}
     low, high = raw.get("min_pixels") or size.get("shortest_edge"), raw.get("max_pixels") or size.get("longest_edge")
     if not low or not high:
         raise UserError(f"{file}: no pixel bounds; set config.image.min_pixels and max_pixels")
+    if type(low) is not int or type(high) is not int or not 0 < low <= high:
+        raise UserError(f"{file}: pixel bounds {low!r:.40} and {high!r:.40} must be whole numbers, the lower one first")
     return PixelBudget(low, high)

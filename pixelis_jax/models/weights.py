@@ -4,7 +4,6 @@ On disk Qwen2.5-VL uses `visual.*` and `model.*` (before transformers 5) or `mod
 `model.language_model.*`; both are read, the first is written, as `transformers` does.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from flax import traverse_util
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from pixelis_jax.models.config import ModelConfig
+from pixelis_jax.models.config import ModelConfig, read_object
 from pixelis_jax.types import UserError
 
 PyTree = Any
@@ -119,15 +118,15 @@ def _tensors(directory: Path) -> Iterator[tuple[Path, str, Any]]:
     """(file, key, reader) of every tensor of a checkpoint directory."""
     index = directory / INDEX
     if index.exists():
-        try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as error:
-            raise UserError(f"{index}: unreadable ({error}); copy it again") from None
+        shards = read_object(index).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(n, str) and Path(n).name == n for n in shards.values()):
+            raise UserError(f"{index}: weight_map must name a file beside it for each key; copy it again")
+        names = sorted(set(shards.values()))
     else:
         names = [WEIGHTS]
     for name in names:
         file = directory / name
-        if not file.exists():
+        if not file.is_file():
             raise UserError(f"{file}: not there; the directory must hold {WEIGHTS} or all shards named by {INDEX}")
         try:
             with safe_open(file, framework="flax") as handle:

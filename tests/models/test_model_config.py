@@ -63,9 +63,60 @@ def test_another_activation_is_refused(tmp_path):
         read(tmp_path, raw)
 
 
+def without(raw: dict, *path: str) -> dict:
+    """A copy of nested dicts that lacks one entry."""
+    first, *rest = path
+    if rest:
+        return raw | {first: without(raw[first], *rest)}
+    return {name: value for name, value in raw.items() if name != first}
+
+
+RAW = reference.config_json()
+TEXT, VISION = RAW["text_config"], RAW["vision_config"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ([], "not a JSON object"),
+        ("qwen2_5_vl", "not a JSON object"),
+        ({}, "model_type None is not supported"),
+        (without(RAW, "text_config", "rope_parameters"), r"rope_parameters \(or rope_scaling\) with mrope_section"),
+        (without(RAW, "text_config", "rope_parameters", "mrope_section"), "with mrope_section is missing"),
+        (RAW | {"rope_scaling": [1]}, "with mrope_section is missing"),
+        (without(RAW, "vision_config"), "vision_config is missing or no JSON object"),
+        (RAW | {"vision_config": 3}, "vision_config is missing or no JSON object"),
+        (RAW | {"text_config": None}, "text_config is missing or no JSON object"),
+        (without(RAW, "image_token_id"), "image_token_id is None and must be a token's number"),
+        (RAW | {"eos_token_id": [1, 2]}, r"eos_token_id is \[1, 2\] and must be"),
+        (RAW | {"text_config": TEXT | {"hidden_size": "big"}}, "hidden_size is 'big' and must be a whole number"),
+        (RAW | {"text_config": TEXT | {"num_hidden_layers": 0}}, "num_hidden_layers is 0 and must be"),
+        (RAW | {"text_config": TEXT | {"vocab_size": True}}, "vocab_size is True and must be"),
+        (RAW | {"text_config": TEXT | {"rms_norm_eps": -1.0}}, "rms_norm_eps is -1.0 and must be a number above 0"),
+        (RAW | {"text_config": TEXT | {"hidden_size": 66}}, "hidden_size must be a multiple of num_attention_heads"),
+        (RAW | {"text_config": TEXT | {"num_key_value_heads": 3}}, "must be a multiple of num_key_value_heads"),
+        (RAW | {"text_config": TEXT | {"rope_parameters": {"mrope_section": [1, 2]}}}, "mrope_section must be three"),
+        (RAW | {"text_config": TEXT | {"rope_parameters": {"mrope_section": "x"}}}, "mrope_section is 'x' and must be"),
+        (RAW | {"tie_word_embeddings": 1}, "tie_word_embeddings is 1 and must be true or false"),
+        (RAW | {"vision_config": VISION | {"num_heads": 3}}, "vision_config.hidden_size must be a multiple"),
+        (RAW | {"vision_config": VISION | {"out_hidden_size": 32}}, "out_hidden_size must be hidden_size"),
+        (RAW | {"vision_config": VISION | {"patch_size": None}}, "vision_config: patch_size is None and must be"),
+        (RAW | {"vision_config": VISION | {"fullatt_block_indexes": [-1]}}, "fullatt_block_indexes is"),
+        (RAW | {"vision_config": VISION | {"window_size": 14}}, "window_size must hold at least one merged patch"),
+    ],
+)
+def test_a_damaged_config_is_one_line_with_its_name(tmp_path, raw, words):
+    with pytest.raises(UserError, match=words) as error:
+        read(tmp_path, raw)
+    assert str(error.value).startswith(str(tmp_path / "config.json")) and "\n" not in str(error.value)
+
+
 def test_no_file_and_no_json(tmp_path):
     with pytest.raises(UserError, match=r"no config\.json there"):
         model_config.from_json(tmp_path / "config.json")
     (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="not valid JSON"):
+        model_config.from_json(tmp_path / "config.json")
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="not valid JSON"):
         model_config.from_json(tmp_path / "config.json")

@@ -100,6 +100,21 @@ def test_shards_are_read_by_the_index(golden_weights, abstract, ours, tmp_path):
     (tmp_path / "b.safetensors").unlink()
     with pytest.raises(UserError, match=r"b\.safetensors: not there"):
         weights.load(tmp_path, CONFIG, abstract=abstract)
-    (tmp_path / weights.INDEX).write_text("{")
-    with pytest.raises(UserError, match="unreadable"):
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "not a JSON object"),
+        ("{}", "weight_map must name a file"),
+        ('{"weight_map": []}', "weight_map must name a file"),
+        ('{"weight_map": {"a": 1}}', "weight_map must name a file"),
+        ('{"weight_map": {"a": "../a.safetensors"}}', "weight_map must name a file"),
+    ],
+)
+def test_a_damaged_index_is_one_line_with_its_name(abstract, tmp_path, text, words):
+    (tmp_path / weights.INDEX).write_text(text)
+    with pytest.raises(UserError, match=words) as error:
         weights.load(tmp_path, CONFIG, abstract=abstract)
+    assert str(error.value).startswith(str(tmp_path / weights.INDEX)) and "\n" not in str(error.value)
