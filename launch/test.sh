@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Sets everything up, then runs lint, types and tests with coverage; arguments are forwarded to pytest.
 # Exits with 0 only when all pass; the last line is pytest's.
+# Example: ./launch/test.sh tests/test_config.py -k typo (paths start at the repository, wherever it is called from)
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+caller=$PWD
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 # shellcheck source=launch/setup.sh
 source launch/setup.sh
 set_up test

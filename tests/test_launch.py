@@ -2,7 +2,11 @@
 
 import os
 import re
+import shutil
+import signal
 import subprocess
+import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -24,6 +28,39 @@ def fake_python(folder: Path, body: str) -> Path:
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
     return path
+
+
+class Environment:
+    """A virtual environment whose pip and commands are shell lines; what they were asked for stands in `calls`.
+
+    Anything else goes to the Python that runs this test. torch is installed once pip was asked for it.
+    """
+
+    def __init__(self, folder: Path, install: str = ":", versions: str = "echo 'Available versions: 2.13.0'") -> None:
+        self.path, self.log = folder / "venv", folder / "calls"
+        (self.path / "bin").mkdir(parents=True)
+        (self.path / "pyvenv.cfg").write_text(f"version = {sys.version.split()[0]}\n")
+        body = f"""
+            case "$*" in
+              "-m pip install"*) echo "$*" >>"{self.log}"; {install} ;;
+              "-m pip index"*) {versions} ;;
+              "-m pip --version") echo pip 26 ;;
+              *'version("torch")'*) grep -qs torch== "{self.log}" && echo 2.13.0 ;;
+              "-m "*) echo "$PWD: $*" >>"{self.log}" ;;
+              *) exec "{sys.executable}" "$@" ;;
+            esac"""
+        fake_python(self.path / "bin", body)
+
+    @property
+    def calls(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def run(self, script: Path, *arguments: str, **fields) -> subprocess.CompletedProcess[str]:
+        options = {"env": os.environ | {"PIXELIS_VENV": str(self.path)}} | fields
+        return subprocess.run([str(script), *arguments], capture_output=True, text=True, timeout=60, **options)
+
+
+LOCAL, TEST = ROOT / "launch" / "local.sh", ROOT / "launch" / "test.sh"
 
 
 def test_scripts_are_executable_and_parse() -> None:
@@ -63,19 +100,149 @@ def test_a_full_disk_is_said_before_anything_is_made(tmp_path: Path) -> None:
     assert not (tmp_path / "venv").exists()
 
 
+def test_missing_parents_of_the_environment_are_no_matter(tmp_path: Path) -> None:
+    done = setup("need_mb=999999999; set_up ''", PIXELIS_VENV=str(tmp_path / "no" / "such" / "venv"))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "too full" in done.stderr
+
+
 @pytest.mark.parametrize(
-    ("log", "told"),
+    ("printed", "told"),
     [
-        ("ERROR: Could not install: [Errno 28] No space left on device", "disk is full"),
-        ("WARNING: Retrying after NewConnectionError(...)\nERROR: No matching distribution found", "no network"),
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk is full"),
+        ("WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError(...)'", "no network"),
+        ("HTTPSConnectionPool(host='x', port=443): Max retries exceeded (Caused by SSLError(...))", "certificate"),
+        ("ERROR: Could not install packages due to an OSError: [Errno 13] Permission denied: '/x'", "may not write"),
+        ("ERROR: No matching distribution found for jax==9.9.9", "lacks a pinned package"),
         ("ERROR: something else", "pip.log"),
+        ("nothing that looks like an error, \\377", "pip.log"),
     ],
 )
-def test_a_failed_pip_is_explained(tmp_path: Path, log: str, told: str) -> None:
-    (tmp_path / "pip.log").write_text(log + "\n")
-    done = setup("explain_failure", PIXELIS_VENV=str(tmp_path))
+@pytest.mark.parametrize("script", [LOCAL, TEST], ids=["local", "test"])
+def test_a_failed_pip_is_explained(script: Path, tmp_path: Path, printed: str, told: str) -> None:
+    environment = Environment(tmp_path, install=f'printf "{printed}\\n"; exit 1')
+    done = environment.run(script)
     assert done.returncode == 1
-    assert told in done.stderr
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("[setup] error: ") and told in error
+    assert len(environment.calls) == 1, "it went on"
+
+
+def test_a_pip_that_waits_for_the_network_says_so_once(tmp_path: Path) -> None:
+    done = setup("yes 'WARNING: Retrying (...)' | head -5 | show_progress 10", PIXELIS_VENV=str(tmp_path))
+    assert done.stderr.count("does not answer") == 1
+
+
+LONG = "; seq 20000"  # more than a pipe holds: a reader that leaves early would end pip by SIGPIPE
+
+
+@pytest.mark.parametrize(
+    ("versions", "wanted"),
+    [
+        ("echo 'Available versions: 2.15.0, 2.13.0+cpu, 2.13.0'" + LONG, "torch==2.13.0+cpu"),
+        ("echo 'Available versions: 2.15.0, 2.13.0, 2.13.0+cpu.cxx11.abi'", ""),
+        ("exit 1", ""),
+    ],
+)
+def test_parity_takes_torch_for_the_cpu_or_says_that_there_is_none(tmp_path: Path, versions: str, wanted: str) -> None:
+    environment = Environment(tmp_path, versions=versions)
+    for _ in range(2):  # the second time, everything is installed
+        done = setup("uname() { echo Linux; }; set_up test", PIXELIS_VENV=str(environment.path))
+        assert done.returncode == 0
+        assert ("live parity tests are skipped, golden ones run" in done.stderr) == (not wanted)
+    installed = [call.split()[-1] for call in environment.calls]
+    assert installed == [".[test]", *([wanted, ".[parity]"] if wanted else [])]
+
+
+def test_called_through_a_link_from_another_folder(tmp_path: Path) -> None:
+    """Paths that the user gives start where the user is."""
+    folder = tmp_path / "a folder"
+    environment = Environment(folder)
+    (folder / "mine.py").touch()
+    (folder / "link").symlink_to(LOCAL)
+    given = ["--workdir=runs/x", "--config=mine.py:smoke", "--config=configs/rft.py", "--config.init_from=here", "--x="]
+    done = environment.run(folder / "link", *given, cwd=folder, env=os.environ | {"PIXELIS_VENV": "venv"})
+    assert done.returncode == 0, done.stderr
+    assert environment.calls[-1] == (
+        f"{ROOT}: -m pixelis_jax.main --config=configs/rft.py --workdir={folder}/runs/x --config={folder}/mine.py:smoke"
+        " --config=configs/rft.py --config.init_from=here --x="
+    )
+    environment.run(folder / "link", "--workdir=runs/x", cwd=ROOT)
+    assert environment.calls[-1].endswith(" --workdir=runs/x")
+
+
+def test_arguments_of_test_sh_go_to_pytest(tmp_path: Path) -> None:
+    environment = Environment(tmp_path)
+    (tmp_path / "link").symlink_to(TEST)
+    done = environment.run(tmp_path / "link", "tests/test_main.py", "-k", "a or b", "-n", "0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert environment.calls[-1].startswith(f"{ROOT}: -m pytest ")
+    assert environment.calls[-1].endswith(" tests/test_main.py -k a or b -n 0")
+
+
+@pytest.mark.parametrize("broken", ["no python", "another version", "no pip"])
+def test_a_broken_environment_is_made_anew(tmp_path: Path, broken: str) -> None:
+    good = Environment(tmp_path / "good")
+    path = tmp_path / "venv"
+    (path / "bin").mkdir(parents=True)
+    (path / "pyvenv.cfg").write_text(f"home = /x\nversion = {'3.9.2' if broken == 'another version' else '3.11.7'}\n")
+    (path / ".pixelis-installed-test").write_text("old")
+    if broken == "no python":
+        (path / "bin" / "python").symlink_to(tmp_path / "gone")
+    else:
+        fake_python(path / "bin", 'case "$*" in *sys.version_info*) echo 311;; *) exit 1;; esac')
+    remake = f'rm -r "{path}"; cp -r "{good.path}" "{path}"'
+    base = fake_python(tmp_path, f'case "$*" in "-m venv"*) {remake};; *) exec "{good.path}/bin/python" "$@";; esac')
+    done = setup("set_up ''", PIXELIS_VENV=str(path), PIXELIS_PYTHON=str(base))
+    assert done.returncode == 0, done.stderr
+    told = {"no python": "does not run", "another version": "was made with Python 3.9", "no pip": "has no pip"}
+    assert told[broken] in done.stderr and "making the virtual environment" in done.stderr
+    assert good.calls[-1].endswith("-e .")
+
+
+def test_ctrl_c_says_how_to_go_on_and_the_next_run_does(tmp_path: Path) -> None:
+    environment = Environment(tmp_path, install=f'[ -e "{tmp_path}/again" ] || sleep 30')
+    command = ["bash", "-c", "set -euo pipefail; source launch/setup.sh; set_up ''"]
+    options = {"cwd": ROOT, "env": os.environ | {"PIXELIS_VENV": str(environment.path)}, "text": True}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, **options)
+    end = time.monotonic() + 30
+    while not environment.calls and time.monotonic() < end:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert (
+        error.splitlines()[-1] == "[setup] error: interrupted: run the same command again, it goes on where it stopped"
+    )
+    (tmp_path / "again").touch()
+    for _ in range(2):
+        assert subprocess.run(command, stderr=subprocess.DEVNULL, **options).returncode == 0
+    assert len(environment.calls) == 2, "once interrupted, once whole, then nothing to do"
+
+
+def test_a_tested_python_is_preferred_and_a_newer_one_tried(tmp_path: Path) -> None:
+    names = {"python3": 314, "python3.13": 309, "python3.12": 312, "python3.11": 311}
+    for name, line in names.items():
+        fake_python(tmp_path, f"echo {line}").rename(tmp_path / name)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    assert setup("find_python", PATH=path).stdout == "python3.12\n"
+    for name in ("python3.12", "python3.11"):
+        shutil.copy(tmp_path / "python3.13", tmp_path / name)
+    done = setup("find_python", PATH=path)
+    assert done.stdout == "python3\n" and "newer than what was tested" in done.stderr
+
+
+def test_a_named_python_may_have_spaces_and_start_at_the_caller(tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    fake_python(tmp_path / "a b", "echo 312")
+    done = setup(f"caller='{tmp_path}'; find_python", PIXELIS_PYTHON="a b/python")
+    assert done.stdout == f"{tmp_path}/a b/python\n"
+
+
+def test_the_locale_does_not_matter(tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "\N{LATIN SMALL LETTER E WITH ACUTE}", install="echo 'Collecting \N{BULLET}'")
+    done = environment.run(LOCAL, env=os.environ | {"PIXELIS_VENV": str(environment.path), "LC_ALL": "C"})
+    assert done.returncode == 0, done.stderr
 
 
 def test_packages_of_an_interrupted_pip_are_redone(tmp_path: Path) -> None:
