@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets everything up, then runs lint, types and tests with coverage; arguments are forwarded to pytest.
-# Exits with 0 only when all pass; the last line is pytest's.
+# Exits with 0 only when all pass; the last line is pytest's. Two processes share the tests; `-n 0` keeps them in one.
 # Example: ./launch/test.sh tests/test_config.py -k typo (paths start at the repository, wherever it is called from)
 set -euo pipefail
 caller=$PWD
@@ -27,6 +27,7 @@ check "mypy" "$python" -m mypy
 
 printf '[test] pytest\n' >&2
 status=0
-"$python" -m pytest -p launch.pytest_eta --cov --cov-report=term "$@" || status=$?
+"$python" -m pytest -p launch.pytest_eta -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term "$@" ||
+  status=$?
 if [ "$status" = 0 ] && [ ${#failed[@]} != 0 ]; then status=1; fi
 exit "$status"

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from launch import pytest_eta
+
 ROOT = Path(__file__).parent.parent
 SCRIPTS = [*sorted((ROOT / "launch").glob("*.sh")), ROOT / ".ci" / "run"]
 PINS = sorted((ROOT / "constraints").glob("*.txt"))
@@ -202,7 +204,8 @@ def test_a_broken_environment_is_made_anew(tmp_path: Path, broken: str) -> None:
 
 def test_ctrl_c_says_how_to_go_on_and_the_next_run_does(tmp_path: Path) -> None:
     environment = Environment(tmp_path, install=f'[ -e "{tmp_path}/again" ] || sleep 30')
-    command = ["bash", "-c", "set -euo pipefail; source launch/setup.sh; set_up ''"]
+    script = "set -euo pipefail; source launch/setup.sh; set_up ''"
+    command = ["env", "--default-signal=INT", "bash", "-c", script]  # tests in the background would ignore it
     options = {"cwd": ROOT, "env": os.environ | {"PIXELIS_VENV": str(environment.path)}, "text": True}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, **options)
     end = time.monotonic() + 30
@@ -272,3 +275,48 @@ def test_every_dependency_is_pinned_for_each_python_line() -> None:
         lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
         assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines), path
         assert wanted <= {line.split("==")[0].lower() for line in lines}, path
+
+
+def test_progress_of_the_tests_adds_up_expected_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow file of two tests and another of four: one slow test done is 40 of 85 s."""
+    monkeypatch.setattr(pytest_eta, "FILE_S", {"slow.py": 80})
+    monkeypatch.setattr(pytest_eta, "OTHER_S", 5)
+    monkeypatch.setattr(pytest_eta, "EVERY_S", 0)
+    clock, written = iter([100.0, 180.0]), []
+    monkeypatch.setattr(pytest_eta.time, "monotonic", lambda: next(clock))
+
+    class Config:
+        class pluginmanager:
+            @staticmethod
+            def get_plugin(name: str):
+                return type("Reporter", (), {"write_line": staticmethod(written.append)})
+
+    eta = pytest_eta.Eta(Config, ["slow.py::a", "slow.py::b", *(f"quick.py::{i}" for i in range(4))])
+    eta.pytest_runtest_logfinish("slow.py::a")
+    assert written[-1] == "[test] 1 of 6 tests, 80 s, ETA about 90 s"
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_progress_and_order_with_and_without_xdist(processes: str, tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text("def test_1(): pass\ndef test_2(): pass\n")
+    (tmp_path / "test_b.py").write_text("import time\ndef test_1(): time.sleep(1)\ndef test_2(): pass\n")
+    changes = 'pytest_eta.EVERY_S = 0\npytest_eta.FILE_S = {"test_b.py": 9}\n'
+    (tmp_path / "conftest.py").write_text(f"from launch import pytest_eta\n{changes}")
+    options = ["-p", "launch.pytest_eta", "-n", processes, "--dist", "loadfile", "--no-loadscope-reorder", "-v"]
+    command = [sys.executable, "-m", "pytest", f"--rootdir={tmp_path}", "-c", "/dev/null", *options, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = re.findall(r"\[test\] (\d) of 4 tests, \d+ s, ETA about \d+ s", done.stdout)
+    assert told == ["1", "2", "3"]
+    if processes == "0":
+        assert re.findall(r"test_(\w)\.py::test_\d PASSED", done.stdout) == ["b", "b", "a", "a"]
+
+
+def test_two_processes_where_there_are_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, processes in ((1, 0), (2, 2), (64, 2)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)))
+        assert pytest_eta.pytest_xdist_auto_num_workers() == processes
+
+
+def test_the_slow_files_exist() -> None:
+    assert not [file for file in pytest_eta.FILE_S if not (ROOT / file).is_file()]
