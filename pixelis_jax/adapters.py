@@ -1,31 +1,37 @@
 """Reading a trained adapter back: from a run's workdir (its last whole checkpoint) or from a PEFT directory.
 
-`pixelis.json` stands beside what `export` writes. It holds what the Hugging Face files have no place for: the pixel
-budgets and token limits of the run, so that the model is used the way it was trained.
+`pixelis.json` stands in the folders that pretraining and `export` write, and in the bundled ones. It holds what the
+Hugging Face files have no place for: the pixel budgets and token limits of the run, so that the model is used the way
+it was trained.
 """
 
 import dataclasses
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from pixelis_jax import config as configs
 from pixelis_jax.checkpoints import Checkpoints
+from pixelis_jax.metrics.files import atomic_write
 from pixelis_jax.models import config as model_config
 from pixelis_jax.models import peft, policy
 from pixelis_jax.models.lora import LoraConfig
 from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
 from pixelis_jax.types import UserError
-from pixelis_jax.workdir import RUN
+from pixelis_jax.workdir import RUN, RUN_VERSION
 
 PyTree = Any
 SETTINGS = "pixelis.json"
 SETTINGS_VERSION = 1
-_SECTIONS = ("image", "sampling")
-_BUNDLED_CONFIG = "configs/pretrain.py"  # what the bundled model was trained with
+# Sections of a config that are kept, and the fields of each that readers use.
+_SECTIONS = {
+    "image": ("min_pixels", "max_pixels", "crop_min_pixels", "crop_max_pixels"),
+    "sampling": ("max_new_tokens", "context_tokens", "max_turns"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,68 +45,88 @@ class Trained:
     origin: str
 
 
-def read(directory: Path, *, step: int | None = None, base_name: str | None = None) -> Trained:
-    """The adapter of a workdir (at `step`, else the last whole one) or of a PEFT directory.
+def read(directory: Path, *, step: int | None = None, base_name: str | None = None, moved: bool = False) -> Trained:
+    """The adapter of a workdir (at `step`, else the last whole one) or of a PEFT directory, for the base `base_name`.
 
-    `base_name` overrides the recorded base, for one that has moved. Raises UserError for anything else.
+    Without a `base_name` the recorded one is taken. A workdir's base is compared by its hash. A PEFT directory has a
+    name only: another one is refused, unless the caller knows that the same model has `moved`. Raises UserError.
     """
+    directory = Path(os.path.expanduser(directory))
     if (directory / RUN).is_file():
         return _from_workdir(directory, step, base_name)
     if (directory / peft.CONFIG).is_file():
         if step is not None:
             raise UserError(f"{directory} is a PEFT directory and has no steps; leave --step out")
-        return _from_peft(directory, base_name)
+        return _from_peft(directory, base_name, moved)
     reason = (
         f"has neither {RUN} (a workdir) nor {peft.CONFIG} (a PEFT directory)" if directory.is_dir() else "is no folder"
     )
     raise UserError(f"{directory} {reason}; give the --workdir of a training run")
 
 
-def settings_of(directory: Path, *, name: str = "") -> dict[str, dict[str, Any]]:
-    """Sections of `pixelis.json` in a model or adapter directory; of the bundled model `name` those of its training."""
+def settings_of(directory: Path) -> dict[str, dict[str, Any]]:
+    """Sections of `pixelis.json` in a model or adapter directory; none without that file."""
     file = directory / SETTINGS
-    if file.is_file():
-        settings = _json(file)
-        if settings.get("version") != SETTINGS_VERSION:
-            raise UserError(f"{file} has version {settings.get('version')}, this program reads {SETTINGS_VERSION}")
-        return {key: settings[key] for key in _SECTIONS if key in settings}
-    if name in policy.BUNDLED:
-        return _sections(configs.to_json(configs.load(_BUNDLED_CONFIG)))
-    return {}
+    if not file.is_file():
+        return {}
+    settings = _json(file)
+    if settings.get("version") != SETTINGS_VERSION:
+        raise UserError(f"{file} has version {settings.get('version')}, this program reads {SETTINGS_VERSION}")
+    return _sections(settings, file)
 
 
-def settings_text(trained: Trained) -> str:
-    """Content of `pixelis.json` for an export of `trained`."""
-    content = {"version": SETTINGS_VERSION, "base": trained.base_name, "origin": trained.origin, **trained.settings}
-    return json.dumps(content, indent=2) + "\n"
+def write_settings(directory: Path, config: Mapping[str, Any], *, origin: str, base: str = "") -> None:
+    """Puts `pixelis.json` into a model or adapter directory: the sections of a run's `config` that it keeps.
+
+    `origin` says which training it is from, `base` names the model under an adapter.
+    """
+    file = directory / SETTINGS
+    content = {"version": SETTINGS_VERSION, **({"base": base} if base else {}), "origin": origin}
+    atomic_write(file, json.dumps(content | _sections(config, file), indent=2) + "\n")
 
 
 def _from_workdir(directory: Path, step: int | None, base_name: str | None) -> Trained:
     run = _json(directory / RUN)
+    if run.get("version") != RUN_VERSION:
+        raise UserError(f"{directory / RUN} has version {run.get('version')}, this program reads {RUN_VERSION}")
     config = run["config"]
     with Checkpoints(directory) as checkpoints:
         restored = checkpoints.restore_part("trainable", step)
     if restored is None:
         raise UserError(f"{directory} has no whole checkpoint yet; let the run reach its first one")
     if "lora" not in restored[1] or "lora" not in config:
-        raise UserError(f"{directory} holds no adapter (job {config.get('job')!r}); give the workdir of a LoRA run")
+        model = directory / "model"
+        remedy = f"its model is --model={model}" if model.is_dir() else "give the workdir of a LoRA run"
+        raise UserError(f"{directory} holds no adapter (job {config.get('job')!r}); {remedy}")
     shape = config["lora"]
     lora = LoraConfig(rank=shape["rank"], alpha=float(shape["alpha"]), targets=tuple(shape["targets"]))
     name = base_name or config["model"]["name"]
     _check_base(directory, name, run["hashes"].get("model"))
     adapter = jax.tree.map(jnp.asarray, restored[1]["lora"])
-    return Trained(adapter, lora, name, _sections(config), f"step {restored[0]} of {directory.name}")
+    return Trained(adapter, lora, name, _sections(config, directory / RUN), f"step {restored[0]} of {directory.name}")
 
 
-def _from_peft(directory: Path, base_name: str | None) -> Trained:
-    name = base_name or peft.read_config(directory).get("base_model_name_or_path")
+def _from_peft(directory: Path, base_name: str | None, moved: bool) -> Trained:
+    recorded = peft.read_config(directory).get("base_model_name_or_path")
+    name = base_name or recorded
     if not name:
         raise UserError(f"{directory / peft.CONFIG} names no base model; give it with --model=DIR")
+    if recorded and not moved and not _same_model(recorded, name):
+        raise UserError(
+            f"{directory} is an adapter of {recorded!r} and not of {name!r}; set model.name to {recorded!r}, or, where"
+            f" both are one model, base_model_name_or_path in {directory / peft.CONFIG} to {name!r}"
+        )
     base = policy.resolve(name)
     model = Qwen2_5_VL(model_config.from_json(base / "config.json"))
     adapter, lora = peft.load(directory, policy.abstract_params(model))
-    settings = settings_of(directory) or settings_of(base, name=name)
-    return Trained(adapter, lora, name, settings, directory.name)
+    return Trained(adapter, lora, name, settings_of(directory) or settings_of(base), directory.name)
+
+
+def _same_model(recorded: str, name: str) -> bool:
+    """Whether two names can mean one model: the same text or folder, or a hub's name and a folder called like it."""
+    one, two = (os.path.realpath(os.path.expanduser(text)) for text in (recorded, name))
+    unknown = recorded not in policy.BUNDLED and not os.path.isdir(one)
+    return recorded == name or one == two or (unknown and Path(one).name == Path(two).name)
 
 
 def _check_base(directory: Path, name: str, expected: str | None) -> None:
@@ -111,14 +137,21 @@ def _check_base(directory: Path, name: str, expected: str | None) -> None:
         )
 
 
-def _sections(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {key: config[key] for key in _SECTIONS if key in config}
+def _sections(config: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]]:
+    """The kept sections of a config, with every field that readers use. UserError, with `file`, for a damaged one."""
+    found = {name: config[name] for name in _SECTIONS if name in config}
+    for name, section in found.items():
+        for field in _SECTIONS[name]:
+            value = section.get(field) if isinstance(section, Mapping) else None
+            if type(value) is not int or value < 1:
+                raise UserError(f"{file} is damaged ({name}.{field} is {value!r:.40}); restore it")
+    return {name: dict(section) for name, section in found.items()}
 
 
 def _json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is damaged ({error}); restore it") from None
     if not isinstance(content, dict):
         raise UserError(f"{file} is damaged (not a JSON object); restore it")

@@ -5,12 +5,13 @@ python -m pixelis_jax.export --workdir=runs/rft --to=merged --out=my_model
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,26 +45,57 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parse(sys.argv[1:] if arguments is None else arguments)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # copying needs no accelerator, and a run may hold its memory
     from pixelis_jax import adapters  # here, since it loads jax, which --help does without
+
+    out = target_of(args.out)
+    trained = adapters.read(args.workdir, step=args.step, base_name=args.model, moved=True)
+    with replacing(out, told=args.out) as directory:
+        {"peft": write_peft, "merged": write_merged}[args.to](directory, trained, args.dtype)
+        adapters.write_settings(directory, trained.settings, origin=trained.origin, base=trained.base_name)
+    what = "adapter for" if args.to == "peft" else "adapter merged into"
+    print(f"{args.out}: {what} {trained.base_name}, {trained.origin}")
+    flag = f"--model={trained.base_name} --adapter={args.out}" if args.to == "peft" else f"--model={args.out}"
+    print(f'next: python -m pixelis_jax.predict {flag} --image=FILE --question="..."')
+
+
+def target_of(out: Path) -> Path:
+    """The folder that `--out` names, links followed. Raises UserError unless it is new or empty."""
     from pixelis_jax.types import UserError
 
-    out: Path = args.out
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out={out} exists and is not an empty folder; name another one")
-    trained = adapters.read(args.workdir, step=args.step, base_name=args.model)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as parent:
-        directory = Path(parent) / out.name
+    target = Path(os.path.realpath(os.path.expanduser(out)))
+    if target == Path.cwd():
+        raise UserError(f"--out={out} is the current folder; name a new one, such as --out=my_adapter")
+    with _explained(out):
+        if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
+            raise UserError(f"--out={out} exists and is not an empty folder; name another one")
+        above = next(folder for folder in target.parents if folder.exists())
+        if not above.is_dir():
+            raise UserError(f"--out={out}: {above} is a file, not a folder; name another place")
+    return target
+
+
+@contextlib.contextmanager
+def replacing(out: Path, *, told: Path) -> Iterator[Path]:
+    """A folder beside `out` that takes its place at the end. `told` is what the user called it."""
+    with contextlib.ExitStack() as stack:
+        with _explained(told):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            parent = stack.enter_context(tempfile.TemporaryDirectory(dir=out.parent, prefix=".export."))
+        directory = Path(parent) / "made"
         directory.mkdir()
-        {"peft": write_peft, "merged": write_merged}[args.to](directory, trained, args.dtype)
-        atomic_write(directory / adapters.SETTINGS, adapters.settings_text(trained))
-        if out.is_dir():
-            out.rmdir()
-        directory.rename(out)
-    print(
-        f"{out}: {'adapter for' if args.to == 'peft' else 'adapter merged into'} {trained.base_name}, {trained.origin}"
-    )
-    flag = f"--model={trained.base_name} --adapter={out}" if args.to == "peft" else f"--model={out}"
-    print(f'next: python -m pixelis_jax.predict {flag} --image=FILE --question="..."')
+        yield directory
+        with _explained(told):
+            directory.rename(out)
+
+
+@contextlib.contextmanager
+def _explained(out: Path) -> Iterator[None]:
+    """Turns what is wrong with the place into a UserError."""
+    from pixelis_jax.types import UserError
+
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"--out={out} can't be written ({error.strerror}); name another place") from error
 
 
 def write_peft(directory: Path, trained: "Trained", dtype: str | None) -> None:
@@ -106,13 +138,18 @@ def _dtype(name: str | None) -> Any:
 def _stored_dtype(directory: Path) -> Any:
     """The widest type among a checkpoint's tensors; headers are read only."""
     import jax.numpy as jnp
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
+
+    from pixelis_jax.types import UserError
 
     names = {"F32": jnp.float32, "BF16": jnp.bfloat16, "F16": jnp.float16}
     kinds = set()
     for file in directory.glob("*.safetensors"):
-        with safe_open(file, framework="flax") as handle:
-            kinds |= {handle.get_slice(key).get_dtype() for key in handle.keys()}  # noqa: SIM118  no mapping
+        try:
+            with safe_open(file, framework="flax") as handle:
+                kinds |= {handle.get_slice(key).get_dtype() for key in handle.keys()}  # noqa: SIM118  no mapping
+        except SafetensorError as error:
+            raise UserError(f"{file}: truncated or not safetensors ({error}); copy it again") from None
     return jnp.dtype(jnp.result_type(*(names.get(kind, jnp.float32) for kind in kinds or {"F32"})))
 
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pixelis_jax.types import Trajectory, Turn
 
 MEMORY_REMEDY = "use a smaller model or lower --context_tokens"
+COLDEST, HOTTEST = (
+    0.01,
+    100,
+)  # temperatures besides 0; outside, log-probs are no longer numbers (limits.py has the same)
 _COLORS = {"thought": "2", "call": "36", "observation": "33", "answer": "1;32", "refused": "31", "turn": "1"}
 
 
@@ -37,9 +41,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     source.add_argument("--workdir", type=Path, help="folder of a training run: its last checkpoint's adapter")
     parser.add_argument("--image", type=Path, required=True)
     parser.add_argument("--question", required=True)
-    parser.add_argument("--temperature", type=_not_negative, default=0.0, help="0: the most likely token (default)")
+    parser.add_argument("--temperature", type=_temperature, default=0.0, help="0: the most likely token (default)")
     parser.add_argument("--seed", type=_seed, default=0, help="of the sampling, where temperature is above 0")
-    parser.add_argument("--max_turns", type=_positive, default=4, help="assistant turns")
+    parser.add_argument("--max_turns", type=_positive, help="assistant turns (default: as in training, else 4)")
     parser.add_argument("--max_new_tokens", type=_positive, help="tokens a turn (default: as in training, else 512)")
     parser.add_argument("--context_tokens", type=_positive, help="of the dialogue (default: as in training, else 8192)")
     parser.add_argument("--save_images", type=Path, help="folder for the picture and what the tools returned")
@@ -51,13 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parse(sys.argv[1:] if arguments is None else arguments)
     from pixelis_jax import adapters  # here, since these load jax, which --help does without
     from pixelis_jax.data.images import open_rgb
+    from pixelis_jax.main import set_up_jax
     from pixelis_jax.models import policy as policies
 
     image = open_rgb(args.image)
+    set_up_jax()
     source = args.adapter or args.workdir
-    trained = adapters.read(source, base_name=args.model) if source else None
+    trained = adapters.read(source, base_name=args.model, moved=True) if source else None
     name = trained.base_name if trained else args.model or "pixelis-tiny"
-    settings = trained.settings if trained else adapters.settings_of(policies.resolve(name), name=name)
+    settings = trained.settings if trained else adapters.settings_of(policies.resolve(name))
     overview, crop = _budgets(settings.get("image"))
     scale = trained.lora.scale if trained else 1.0
     policy = policies.load(name, lora_scale=scale, overview=overview, crop=crop)
@@ -85,7 +91,8 @@ def ask(
         context_tokens=args.context_tokens or limits.get("context_tokens", 8192),
     )
     _check(policy, image, args, sampling.context_tokens)
-    sampler = Sampler(policy, RolloutConfig(sampling=sampling, max_turns=args.max_turns), tools=TOOLS)
+    turns = args.max_turns or limits.get("max_turns", 4)
+    sampler = Sampler(policy, RolloutConfig(sampling=sampling, max_turns=turns), tools=TOOLS)
     task = Task("predict", 0, "predict", args.question, (image,), answer="")
     return sampler([task], lora=trained.adapter if trained else None, seed=args.seed, step=0).trajectories[0]
 
@@ -202,10 +209,10 @@ def _seed(text: str) -> int:
     return value
 
 
-def _not_negative(text: str) -> float:
+def _temperature(text: str) -> float:
     value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more")
+    if value != 0 and not COLDEST <= value <= HOTTEST:
+        raise argparse.ArgumentTypeError(f"{text} is neither 0 (greedy) nor a number from {COLDEST} to {HOTTEST}")
     return value
 
 

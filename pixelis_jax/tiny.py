@@ -1,12 +1,13 @@
 """pixelis-tiny: the embedded model's directory (config, tokenizer, template, processor), made from a seed."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from pixelis_jax import adapters
 from pixelis_jax.data import dialogues
 from pixelis_jax.data.pixelsearch.address import generator as random_at
 from pixelis_jax.data.pixelsearch.draw import render
@@ -107,8 +108,19 @@ def _dialogue(task: Task, generator: Any, budget: PixelBudget, schemas: str) -> 
                 yield message.observation.text
 
 
-def write_directory(directory: Path, tokenizer: Tokenizer, config: ModelConfig, *, overview: PixelBudget) -> None:
-    """Everything of a Hugging Face model directory but the weights."""
+def write_directory(
+    directory: Path,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    *,
+    overview: PixelBudget,
+    settings: Mapping[str, Any] | None = None,
+) -> None:
+    """Everything of a Hugging Face model directory but the weights.
+
+    `settings` is the config of the training run in JSON types; of it `pixelis.json` keeps pixel budgets and token
+    limits, so that the model is used as it was trained.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
@@ -134,3 +146,5 @@ def write_directory(directory: Path, tokenizer: Tokenizer, config: ModelConfig, 
     }
     for name, content in files.items():
         (directory / name).write_text(json.dumps(content, indent=2) + "\n")
+    if settings is not None:
+        adapters.write_settings(directory, settings, origin=f"step {settings['total_steps']} of {settings['job']}")

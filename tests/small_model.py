@@ -21,11 +21,11 @@ SETTINGS = {
 }
 
 
-def write_model(directory: Path, *, dtype=jnp.float32) -> Path:
+def write_model(directory: Path, *, dtype=jnp.float32, settings=None) -> Path:
     """pixelis-tiny's architecture in the smallest: random weights, a tokenizer of bytes and a few words."""
     tokenizer = bpe.train(["which digit is inside the blue square? {7}"], vocab_size=300)
     config = tiny.make_config(tokenizer, width=64, layers=2, vision_width=64, vision_depth=2)
-    tiny.write_directory(directory, tokenizer, config, overview=PixelBudget(3136, 12544))
+    tiny.write_directory(directory, tokenizer, config, overview=PixelBudget(3136, 12544), settings=settings)
     params = policy.init_params(Qwen2_5_VL(config), 0)
     weights.save(directory, params, config=config, dtype=dtype)
     return directory

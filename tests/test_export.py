@@ -127,6 +127,70 @@ def test_out_must_be_new_or_empty(workdir: Path, tmp_path: Path) -> None:
         exported(workdir, tmp_path / "file")
 
 
+def test_out_that_is_a_link_to_an_empty_folder_is_filled(workdir: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    exported(workdir, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / peft.CONFIG).is_file()
+    (tmp_path / "dangling").symlink_to("new")
+    exported(workdir, tmp_path / "dangling")
+    assert (tmp_path / "new" / peft.CONFIG).is_file()
+
+
+def test_a_long_name_and_a_home_are_names_too(workdir: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    exported(workdir, Path("~") / ("x" * 250))
+    assert (tmp_path / ("x" * 250) / peft.CONFIG).is_file()
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        (".", "--out=. is the current folder; name a new one"),
+        ("../here", "--out=../here is the current folder"),
+        ("../file", "--out=../file exists and is not an empty folder"),
+        ("../loop", "--out=../loop exists and is not an empty folder"),
+        ("../file/x", "/file is a file, not a folder; name another place"),
+        ("x" * 300, "can't be written (File name too long); name another place"),
+    ],
+)
+def test_a_bad_out_is_one_line(workdir: Path, tmp_path: Path, monkeypatch, out: str, words: str) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(UserError) as caught:
+        exported(workdir, Path(out))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "here", "loop"]
+
+
+def test_a_folder_that_is_closed_or_busy_is_one_line_with_the_name_given(workdir: Path, tmp_path: Path, monkeypatch):
+    def closed(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "/hidden/.export.x")
+
+    monkeypatch.setattr(export.tempfile, "TemporaryDirectory", closed)  # root may write anywhere
+    with pytest.raises(UserError, match=f"^--out={tmp_path / 'o'} can't be written \\(Permission denied\\)"):
+        exported(workdir, tmp_path / "o")
+    monkeypatch.undo()
+
+    def busy(*_: object) -> None:
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(Path, "rename", busy)  # a mount point
+    with pytest.raises(UserError, match="Device or resource busy"):
+        exported(workdir, tmp_path / "o")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_base_cut_short_is_named(workdir: Path, tmp_path: Path) -> None:
+    out = exported(workdir, tmp_path / "a")
+    base = shutil.copytree(json.loads((out / peft.CONFIG).read_text())["base_model_name_or_path"], tmp_path / "base")
+    (base / "model.safetensors").write_bytes((base / "model.safetensors").read_bytes()[:100])
+    with pytest.raises(UserError, match=r"model\.safetensors: truncated"):
+        exported(out, tmp_path / "m", "merged", f"--model={base}")
+
+
 def test_what_is_no_run_is_refused_in_one_line(workdir: Path, model: Path, tmp_path: Path) -> None:
     cases = {"nothing": "is no folder", "bare": "has neither run.json", "young": "no whole checkpoint yet"}
     (tmp_path / "bare").mkdir()

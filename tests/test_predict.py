@@ -1,3 +1,4 @@
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import small_model
 from PIL import Image
 
 from pixelis_jax import export, predict
+from pixelis_jax.config import load, to_json
 from pixelis_jax.models import policy
 from pixelis_jax.types import Observation, Task, ToolCall, Trajectory, Turn, UserError
 
@@ -15,6 +17,14 @@ from pixelis_jax.types import Observation, Task, ToolCall, Trajectory, Turn, Use
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_model.write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def set_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Filled where a test would have set the compile cache of this process."""
+    called: list[str] = []
+    monkeypatch.setattr("pixelis_jax.main.set_up_jax", lambda: called.append("set up"))
+    return called
 
 
 @pytest.fixture
@@ -92,6 +102,66 @@ def test_a_whole_dialogue_of_a_base_a_workdir_and_an_export(model: Path, picture
     assert shown[0][1:] != shown[1][1:] and shown[0][-1].startswith("end: ")
 
 
+def test_what_was_compiled_is_kept(model: Path, picture: Path, set_up: list[str]) -> None:
+    run(model, picture)
+    assert set_up == ["set up"]
+
+
+class Asked(Exception):
+    """Stands in for a rollout; holds what it would have been."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch):
+    """`asked(*flags)`: (policy, RolloutConfig) of the rollout that these flags ask for."""
+
+    def caught(policy_, config, *, tools):
+        raise Asked(policy_, config)
+
+    # by import_module: the package has a function of the module's name
+    monkeypatch.setattr(importlib.import_module("pixelis_jax.rollout.sample"), "Sampler", caught)
+
+    def ask(*flags: str):
+        with pytest.raises(Asked) as found:
+            predict.main([*flags, "--question=which digit?"])
+        return found.value.args
+
+    return ask
+
+
+def test_turns_and_budgets_are_those_of_the_training(asked, model: Path, picture: Path, tmp_path: Path) -> None:
+    workdir = small_model.write_workdir(tmp_path / "rft", model, steps=(2,))
+    policy_, config = asked(f"--image={picture}", f"--workdir={workdir}")
+    assert (config.max_turns, config.sampling.max_new_tokens, config.sampling.context_tokens) == (2, 6, 512)
+    assert policy_.processor.crop.min_pixels == 1568
+    assert asked(f"--image={picture}", f"--workdir={workdir}", "--max_turns=7")[1].max_turns == 7
+    policy_, config = asked(f"--image={picture}", f"--model={model}")
+    assert config.max_turns == 4 and policy_.processor.crop.min_pixels == 3136
+
+
+def test_the_bundled_model_sees_crops_as_in_training(asked, picture: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "pretrain.py").write_text("raise AssertionError('executed')\n")
+    monkeypatch.chdir(tmp_path)
+    adapter = policy.BUNDLED["pixelis-tiny"].with_name("pixelis-tiny-sft")
+    for flags in ([], [f"--adapter={adapter}"]):
+        policy_, config = asked(f"--image={picture}", *flags)
+        assert (policy_.processor.crop.min_pixels, policy_.processor.overview.min_pixels) == (7056, 3136)
+        assert (config.max_turns, config.sampling.context_tokens) == (3, 152)
+
+
+def test_a_model_of_pretraining_sees_crops_as_in_training(asked, picture: Path, tmp_path: Path) -> None:
+    model = small_model.write_model(tmp_path / "model", settings=to_json(load("configs/pretrain.py")))
+    policy_, config = asked(f"--image={picture}", f"--model={model}", "--context_tokens=512")
+    assert policy_.processor.crop.min_pixels == 7056 and config.max_turns == 3
+
+
+def test_temperatures_are_those_of_training() -> None:
+    from pixelis_jax import limits
+
+    assert predict.COLDEST == limits.COLDEST and limits.LIMITS["sampling.temperature"] == (0, predict.HOTTEST)
+
+
 def test_the_seed_makes_the_sample(model: Path, picture: Path, capsys) -> None:
     shown = []
     for seed in (1, 1, 2):
@@ -141,7 +211,18 @@ def test_bad_input_is_one_line(model: Path, picture: Path, flags: list[str], wor
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("flag", ["--seed=-1", "--temperature=-1", "--temperature=nan", "--max_turns=0", "--seed=x"])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--seed=-1",
+        "--temperature=-1",
+        "--temperature=nan",
+        "--temperature=1e-300",
+        "--temperature=1e300",
+        "--max_turns=0",
+        "--seed=x",
+    ],
+)
 def test_bad_numbers_end_with_2(model: Path, picture: Path, flag: str, capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         run(model, picture, flag)

@@ -1,0 +1,123 @@
+"""What is kept of a run beside Hugging Face's files, and which adapter goes with which base."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import small_model
+
+from configs import common
+from pixelis_jax import adapters, assembly, config, export, tiny
+from pixelis_jax.models import peft, policy
+from pixelis_jax.types import UserError
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_model.write_model(tmp_path_factory.mktemp("base") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
+    return small_model.write_workdir(tmp_path_factory.mktemp("runs") / "rft", model, steps=(2,))
+
+
+@pytest.fixture
+def adapter(workdir: Path, tmp_path: Path) -> Path:
+    export.main([f"--workdir={workdir}", "--to=peft", f"--out={tmp_path / 'adapter'}"])
+    return tmp_path / "adapter"
+
+
+def change(file: Path, **fields: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+BUNDLED = policy.BUNDLED | assembly.BUNDLED_ADAPTERS
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_what_is_bundled_is_used_as_it_was_trained(name: str) -> None:
+    settings = adapters.settings_of(BUNDLED[name])
+    assert settings == {"image": common.image().to_dict(), "sampling": common.sampling().to_dict()}
+    assert settings["image"]["crop_min_pixels"] == 7056
+
+
+def test_a_config_in_the_current_folder_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading an adapter once executed the user's own file of this name, and took its pixel budgets."""
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "pretrain.py").write_text("raise AssertionError('executed')\n")
+    monkeypatch.chdir(tmp_path)
+    bare = shutil.copytree(BUNDLED["pixelis-tiny-sft"], tmp_path / "bare")
+    (bare / adapters.SETTINGS).unlink()  # as SFT leaves it: the base's settings are taken
+    assert adapters.read(bare).settings["image"]["crop_min_pixels"] == 7056
+
+
+def test_pretraining_leaves_its_settings(tmp_path: Path, small_policy) -> None:
+    processor, run = small_policy.processor, config.load("configs/pretrain.py")
+    tiny.write_directory(
+        tmp_path, processor.tokenizer, processor.config, overview=processor.overview, settings=config.to_json(run)
+    )
+    assert adapters.settings_of(tmp_path) == {"image": run.image.to_dict(), "sampling": run.sampling.to_dict()}
+    assert json.loads((tmp_path / adapters.SETTINGS).read_text())["origin"] == "step 14000 of pretrain"
+
+
+@pytest.mark.parametrize("given", ["pixelis-tiny", "some/model"])
+def test_an_adapter_of_another_base_is_refused_with_both_names(adapter: Path, model: Path, given: str) -> None:
+    change(adapter / peft.CONFIG, base_model_name_or_path="some/other-model")
+    with pytest.raises(
+        UserError, match=f"adapter of 'some/other-model' and not of '{given}'; set model.name"
+    ) as caught:
+        adapters.read(adapter, base_name=given)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_folder_of_the_same_name_is_another_base(adapter: Path, model: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(model, tmp_path / "other" / model.name)
+    with pytest.raises(UserError, match="is an adapter of"):
+        adapters.read(adapter, base_name=str(other))
+
+
+@pytest.mark.parametrize("recorded", ["", None, "{}", "{}/", "{}/../tiny", "owner/tiny", "gone/tiny"])
+def test_the_same_base_under_another_name_is_taken(adapter: Path, model: Path, recorded: str | None) -> None:
+    change(adapter / peft.CONFIG, base_model_name_or_path=recorded and recorded.format(model))
+    assert adapters.read(adapter, base_name=str(model)).base_name == str(model)
+
+
+def test_a_base_that_has_moved_is_taken(adapter: Path, model: Path) -> None:
+    change(adapter / peft.CONFIG, base_model_name_or_path="some/other-model")
+    assert adapters.read(adapter, base_name=str(model), moved=True).base_name == str(model)
+    with pytest.raises(UserError, match="model 'some/other-model': not a bundled model"):
+        adapters.read(adapter)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"version": 9}, "has version 9, this program reads 1"),
+        ({"image": 3}, "image.min_pixels is None"),
+        ({"image": {}}, "image.min_pixels is None"),
+        ({"image": small_model.SETTINGS["image"] | {"crop_max_pixels": "x"}}, "image.crop_max_pixels is 'x'"),
+        ({"sampling": small_model.SETTINGS["sampling"] | {"max_turns": 0}}, "sampling.max_turns is 0"),
+    ],
+)
+def test_damaged_settings_are_one_line(adapter: Path, fields: dict, words: str) -> None:
+    change(adapter / adapters.SETTINGS, **fields)
+    with pytest.raises(UserError, match=words) as caught:
+        adapters.read(adapter)
+    assert str(caught.value).startswith(str(adapter / adapters.SETTINGS))
+
+
+def test_a_run_without_an_adapter_names_its_model(workdir: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(workdir, tmp_path / "pretrain")
+    record = json.loads((run / "run.json").read_text())
+    del record["config"]["lora"]
+    (run / "run.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"holds no adapter .*; give the workdir of a LoRA run"):
+        adapters.read(run)
+    (run / "model").mkdir()
+    with pytest.raises(UserError, match=f"holds no adapter .*; its model is --model={run / 'model'}"):
+        adapters.read(run)
+    (run / "run.json").write_text("{}")
+    with pytest.raises(UserError, match="has version None"):
+        adapters.read(run)
