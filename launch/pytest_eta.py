@@ -4,8 +4,9 @@ With pytest-xdist (`-n auto`) two processes share the files, one file never bein
 """
 
 import os
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -70,6 +71,14 @@ def start(config: pytest.Config, tests: list[str]) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow files first, the rest as it stands."""
     items.sort(key=lambda item: -FILE_S.get(file_of(item.nodeid), 0))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """After the last test of a file, what was compiled for it is dropped: it would grow to 4 GB a process."""
+    yield
+    if "jax" in sys.modules and (nextitem is None or file_of(nextitem.nodeid) != file_of(item.nodeid)):
+        sys.modules["jax"].clear_caches()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -316,6 +317,15 @@ def test_two_processes_where_there_are_two_cores(monkeypatch: pytest.MonkeyPatch
     for cores, processes in ((1, 0), (2, 2), (64, 2)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)))
         assert pytest_eta.pytest_xdist_auto_num_workers() == processes
+
+
+def test_compiled_functions_are_dropped_with_the_last_test_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    cleared = []
+    monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(clear_caches=lambda: cleared.append(1)))
+    a, b, c = (types.SimpleNamespace(nodeid=name) for name in ("a.py::1", "a.py::2", "b.py::1"))
+    for item, following, count in ((a, b, 0), (b, c, 1), (c, None, 2)):
+        list(pytest_eta.pytest_runtest_teardown(item, following))
+        assert len(cleared) == count
 
 
 def test_the_slow_files_exist() -> None:
