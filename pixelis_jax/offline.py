@@ -7,7 +7,8 @@ import jax
 from jax import Array
 from ml_collections import ConfigDict
 
-from pixelis_jax import assembly, parallel, reading, tiny, train_step
+from pixelis_jax import adapters, assembly, parallel, reading, tiny, train_step
+from pixelis_jax.config import to_json
 from pixelis_jax.data import demonstrations
 from pixelis_jax.data.demonstrations import DemonstrationBatch
 from pixelis_jax.models import peft, weights
@@ -83,7 +84,9 @@ class Offline:
         """Write the result; returns what to evaluate: (policy, adapter)."""
         lora = state.trainable["lora"]
         shape = assembly.lora_config(self.config)
-        peft.save(run.path / "adapter", lora, lora=shape, base_name=self.config.model.name)
+        base = self.config.model.name
+        peft.save(run.path / "adapter", lora, lora=shape, base_name=base)
+        adapters.write_settings(run.path / "adapter", to_json(self.config), origin="adapter of a run", base=base)
         run.say(f"adapter written to {run.path / 'adapter'} (PEFT layout)")
         return self.policy, lora
 
@@ -129,7 +132,9 @@ class Pretrain(Offline):
         """The whole model directory; weights in half precision, which is how it is shipped."""
         policy = policies.with_params(self.policy, state.trainable["params"])
         processor, target = policy.processor, run.path / "model"
-        tiny.write_directory(target, processor.tokenizer, policy.model.config, overview=processor.overview)
+        model_config = policy.model.config
+        settings = to_json(self.config)
+        tiny.write_directory(target, processor.tokenizer, model_config, overview=processor.overview, settings=settings)
         weights.save(target, policy.params, config=policy.model.config, dtype="float16")
         run.say(f"model written to {target} (Hugging Face layout)")
         return policy, None

@@ -11,8 +11,9 @@ import numpy as np
 from jax import Array
 from ml_collections import ConfigDict
 
-from pixelis_jax import assembly, curriculum, parallel, train_step
+from pixelis_jax import adapters, assembly, curriculum, parallel, train_step
 from pixelis_jax.algorithms.agreement import NAME, sampler_trainer_difference
+from pixelis_jax.config import to_json
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.evaluation import success_of
 from pixelis_jax.metrics import trajectories, windows
@@ -188,7 +189,9 @@ class Online:
 
     def save_adapter(self, run: Run, state: TrainState, folder: str) -> None:
         shape = assembly.lora_config(self.config)
-        peft.save(run.path / folder, state.trainable["lora"], lora=shape, base_name=self.config.model.name)
+        base = self.config.model.name
+        peft.save(run.path / folder, state.trainable["lora"], lora=shape, base_name=base)
+        adapters.write_settings(run.path / folder, to_json(self.config), origin=f"{folder} of a run", base=base)
 
     def records(self, rollout: Rollout, numbers: RowNumbers) -> list[dict[str, Any]]:
         """The first rows of the step for trajectories.jsonl."""

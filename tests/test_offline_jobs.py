@@ -92,6 +92,7 @@ def test_pretraining_reads_first_and_only_once(pretrain):
 def test_pretraining_leaves_a_model_that_loads(pretrain):
     """Weights in half precision, all of them those of the last checkpoint."""
     policy = policies.load(str(pretrain[0] / "model"))
+    assert adapters.settings_of(pretrain[0] / "model")["image"]["crop_min_pixels"] == 7056
     trained = Checkpoints(pretrain[0]).restore_part("trainable")[1]["params"]
     for saved, loaded in zip(jax.tree.leaves(trained), jax.tree.leaves(policy.params), strict=True):
         np.testing.assert_array_equal(saved.astype(np.float16).astype(np.float32), np.asarray(loaded))

@@ -176,7 +176,8 @@ def test_a_step_without_a_row_updates_nothing(setup):
     batch = rewards_replaced(setup.batch, excluded=setup.put(np.ones(ROWS, bool)))
     state, metrics, _ = setup.run(batch)
     assert metrics["update/skipped"] == 1 and metrics["loss"] == 0 and metrics["loss/weight"] == 0
-    assert all(np.isfinite(x).all() for x in leaves(metrics))
+    absent = {name for name, value in metrics.items() if np.isnan(value)}
+    assert {"kl", "reward", "coherence"} <= absent and not absent & {"loss", "grad_norm", "rapr", "success_rate"}
     fresh = setup.state(step)
     assert_equal((state.trainable, state.opt_state, state.rewards), (fresh.trainable, fresh.opt_state, fresh.rewards))
 
