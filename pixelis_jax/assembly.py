@@ -15,12 +15,14 @@ from ml_collections import ConfigDict
 from pixelis_jax import adapters, curriculum, parallel, tiny
 from pixelis_jax.algorithms.advantages import check_group_size
 from pixelis_jax.algorithms.grpo import GRPOConfig
+from pixelis_jax.config import to_json
 from pixelis_jax.curriculum import Curriculum, Stage
 from pixelis_jax.data.demonstrations import DemonstrationConfig
 from pixelis_jax.data.pixelsearch import assets
 from pixelis_jax.evaluation import EvalConfig, Evaluator
 from pixelis_jax.metrics import windows
 from pixelis_jax.models import lora as loras
+from pixelis_jax.models import peft
 from pixelis_jax.models import policy as policies
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.lora import LoraConfig
@@ -142,6 +144,12 @@ def hashes(policy: Policy, adapter: PyTree) -> dict[str, str]:
     return {"model": policy.sha256, "adapter": tree_sha256(adapter), "data": assets.sha256()}
 
 
+def save_adapter(config: ConfigDict, directory: Path, adapter: PyTree) -> None:
+    """An adapter that a job trained, in PEFT's layout, with `pixelis.json` beside it."""
+    peft.save(directory, adapter, lora=lora_config(config), base_name=config.model.name)
+    adapters.write_settings(directory, to_json(config), origin=f"{directory.name} of a run", base=config.model.name)
+
+
 def tree_sha256(tree: PyTree) -> str:
     """Digest of the values of a pytree, for `run.json`."""
     digest = hashlib.sha256()
@@ -164,6 +172,11 @@ def make_schedule(config: ConfigDict, total_steps: int) -> optax.Schedule:
             raise UserError(f"optimizer.warmup_steps {warmup} must be below total_steps {total_steps}")
         return optax.warmup_cosine_decay_schedule(0.0, peak, warmup, total_steps, 0.1 * peak)
     raise UserError(f"optimizer.schedule {config.schedule!r} is unknown; use constant or cosine")
+
+
+def learning_rate(schedule: optax.Schedule, step: int, skipped: float) -> float:
+    """The rate of training step `step` (from 1), of which `skipped` so far made no update."""
+    return float(schedule(max(step - 1 - int(skipped), 0)))
 
 
 def make_optimizer(config: ConfigDict, schedule: optax.Schedule) -> optax.GradientTransformation:

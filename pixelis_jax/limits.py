@@ -36,7 +36,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "mesh.data": AXIS,
     "mesh.fsdp": AXIS,
     "mesh.tensor": AXIS,
-    "sampling.temperature": (0, 100),
+    "sampling.temperature": (0, 100),  # and not between 0 and COLDEST
     "sampling.max_new_tokens": COUNT,
     "sampling.context_tokens": COUNT,
     "sampling.max_turns": COUNT,
@@ -85,7 +85,7 @@ NAMES: dict[str, Collection[str]] = {
 }
 # Fields that take one name of a few; others of the kind are checked by the part that reads them.
 CHOICES: dict[str, tuple[str, ...]] = {"algorithm.advantage_scale": get_args(Scale)}
-COLDEST = 0.01  # a lower temperature than this has no log-probs worth the name; 0 is greedy
+COLDEST, HOTTEST = 0.01, 100.0  # temperatures besides 0, which is greedy
 
 
 def check(config: ConfigDict) -> None:
@@ -123,9 +123,13 @@ def _check_pairs(fields: Mapping[str, Any]) -> None:
     for low, high in (("image.min_pixels", "image.max_pixels"), ("image.crop_min_pixels", "image.crop_max_pixels")):
         if low in fields and fields[low] > fields[high]:
             raise UserError(f"{low} {fields[low]} is above {high} {fields[high]}")
-    temperature = fields.get("sampling.temperature", 1.0)
-    if 0 < temperature < COLDEST:
-        raise UserError(f"sampling.temperature is {temperature}; use 0 for greedy decoding, or {COLDEST} and more")
+    check_temperature("sampling.temperature", fields.get("sampling.temperature", 1.0))
+
+
+def check_temperature(name: str, value: float) -> None:
+    """Raises UserError for a temperature at which log-probs are no numbers: neither 0 nor between the bounds."""
+    if value != 0 and not COLDEST <= value <= HOTTEST:
+        raise UserError(f"{name} is {value}; use 0 for greedy decoding, or a number from {COLDEST} to {HOTTEST}")
 
 
 def _check_job(job: str, fields: Mapping[str, Any]) -> None:

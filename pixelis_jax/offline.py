@@ -7,12 +7,12 @@ import jax
 from jax import Array
 from ml_collections import ConfigDict
 
-from pixelis_jax import adapters, assembly, parallel, reading, tiny, train_step
+from pixelis_jax import assembly, parallel, reading, tiny, train_step
 from pixelis_jax.config import to_json
 from pixelis_jax.data import demonstrations
 from pixelis_jax.data.demonstrations import DemonstrationBatch
-from pixelis_jax.models import peft, weights
 from pixelis_jax.models import policy as policies
+from pixelis_jax.models import weights
 from pixelis_jax.reading import READER
 from pixelis_jax.runtime import Run
 from pixelis_jax.tools import TOOLS
@@ -77,16 +77,12 @@ class Offline:
     def scalars(self, metrics: Mapping[str, Array], step: int) -> dict[str, float]:
         """The step's metrics as Python numbers; waits for the device."""
         numbers = {name: float(value) for name, value in jax.device_get(dict(metrics)).items()}
-        updates = step - 1 - int(numbers["update/skipped"])
-        return numbers | {"learning_rate": float(self.schedule(max(updates, 0)))}
+        return numbers | {"learning_rate": assembly.learning_rate(self.schedule, step, numbers["update/skipped"])}
 
     def keep(self, run: Run, state: TrainState) -> tuple[policies.Policy, PyTree]:
         """Write the result; returns what to evaluate: (policy, adapter)."""
         lora = state.trainable["lora"]
-        shape = assembly.lora_config(self.config)
-        base = self.config.model.name
-        peft.save(run.path / "adapter", lora, lora=shape, base_name=base)
-        adapters.write_settings(run.path / "adapter", to_json(self.config), origin="adapter of a run", base=base)
+        assembly.save_adapter(self.config, run.path / "adapter", lora)
         run.say(f"adapter written to {run.path / 'adapter'} (PEFT layout)")
         return self.policy, lora
 

@@ -11,13 +11,12 @@ import numpy as np
 from jax import Array
 from ml_collections import ConfigDict
 
-from pixelis_jax import adapters, assembly, curriculum, parallel, train_step
+from pixelis_jax import assembly, curriculum, parallel, train_step
 from pixelis_jax.algorithms.agreement import NAME, sampler_trainer_difference
-from pixelis_jax.config import to_json
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.evaluation import success_of
 from pixelis_jax.metrics import trajectories, windows
-from pixelis_jax.models import image_processor, peft
+from pixelis_jax.models import image_processor
 from pixelis_jax.models.rows import bucket
 from pixelis_jax.rewards import orchestrator
 from pixelis_jax.rollout import Rollout, Sampler
@@ -164,8 +163,8 @@ class Online:
     ) -> tuple[Host, dict[str, float | None]]:
         """Moving averages and the curriculum one step on; returns (new host state, all scalars of the step)."""
         scalars: dict[str, float | None] = {k: float(v) for k, v in jax.device_get(dict(metrics)).items()}
-        updates = step - 1 - int(scalars["update/skipped"] or 0)
-        scalars |= rollout_scalars(rollout) | {"learning_rate": float(self.schedule(max(updates, 0)))}
+        rate = assembly.learning_rate(self.schedule, step, scalars["update/skipped"] or 0)
+        scalars |= rollout_scalars(rollout) | {"learning_rate": rate}
         moved = windows.update(windows.from_json(host["windows"]), scalars)
         scalars |= windows.averages(moved)
         before = curriculum.from_json(host["curriculum"])
@@ -188,10 +187,7 @@ class Online:
             self.save_adapter(run, state, _stage_folder(curriculum.from_json(host["curriculum"]).stage))
 
     def save_adapter(self, run: Run, state: TrainState, folder: str) -> None:
-        shape = assembly.lora_config(self.config)
-        base = self.config.model.name
-        peft.save(run.path / folder, state.trainable["lora"], lora=shape, base_name=base)
-        adapters.write_settings(run.path / folder, to_json(self.config), origin=f"{folder} of a run", base=base)
+        assembly.save_adapter(self.config, run.path / folder, state.trainable["lora"])
 
     def records(self, rollout: Rollout, numbers: RowNumbers) -> list[dict[str, Any]]:
         """The first rows of the step for trajectories.jsonl."""

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from pixelis_jax.types import Trajectory, Turn
 
 MEMORY_REMEDY = "use a smaller model or lower --context_tokens"
-COLDEST, HOTTEST = (
-    0.01,
-    100,
-)  # temperatures besides 0; outside, log-probs are no longer numbers (limits.py has the same)
 _COLORS = {"thought": "2", "call": "36", "observation": "33", "answer": "1;32", "refused": "31", "turn": "1"}
 
 
@@ -41,7 +37,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     source.add_argument("--workdir", type=Path, help="folder of a training run: its last checkpoint's adapter")
     parser.add_argument("--image", type=Path, required=True)
     parser.add_argument("--question", required=True)
-    parser.add_argument("--temperature", type=_temperature, default=0.0, help="0: the most likely token (default)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token (default)")
     parser.add_argument("--seed", type=_seed, default=0, help="of the sampling, where temperature is above 0")
     parser.add_argument("--max_turns", type=_positive, help="assistant turns (default: as in training, else 4)")
     parser.add_argument("--max_new_tokens", type=_positive, help="tokens a turn (default: as in training, else 512)")
@@ -55,9 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parse(sys.argv[1:] if arguments is None else arguments)
     from pixelis_jax import adapters  # here, since these load jax, which --help does without
     from pixelis_jax.data.images import open_rgb
+    from pixelis_jax.limits import check_temperature
     from pixelis_jax.main import set_up_jax
     from pixelis_jax.models import policy as policies
 
+    check_temperature("--temperature", args.temperature)
     image = open_rgb(args.image)
     set_up_jax()
     source = args.adapter or args.workdir
@@ -206,13 +204,6 @@ def _seed(text: str) -> int:
     value = int(text)
     if not 0 <= value < 2**32:
         raise argparse.ArgumentTypeError(f"{value} is not in 0 .. 2**32 - 1")
-    return value
-
-
-def _temperature(text: str) -> float:
-    value = float(text)
-    if value != 0 and not COLDEST <= value <= HOTTEST:
-        raise argparse.ArgumentTypeError(f"{text} is neither 0 (greedy) nor a number from {COLDEST} to {HOTTEST}")
     return value
 
 

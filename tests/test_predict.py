@@ -156,12 +156,6 @@ def test_a_model_of_pretraining_sees_crops_as_in_training(asked, picture: Path, 
     assert policy_.processor.crop.min_pixels == 7056 and config.max_turns == 3
 
 
-def test_temperatures_are_those_of_training() -> None:
-    from pixelis_jax import limits
-
-    assert predict.COLDEST == limits.COLDEST and limits.LIMITS["sampling.temperature"] == (0, predict.HOTTEST)
-
-
 def test_the_seed_makes_the_sample(model: Path, picture: Path, capsys) -> None:
     shown = []
     for seed in (1, 1, 2):
@@ -203,6 +197,7 @@ def test_very_small_and_extreme_pictures(model: Path, tmp_path: Path, capsys) ->
         (["--image=nowhere.png"], "nowhere.png: there is no such file"),
         (["--adapter=nowhere"], "nowhere is no folder"),
         (["--model=nowhere"], "not a bundled model"),
+        *(([f"--temperature={t}"], f"--temperature is {t}; use 0") for t in ("-1.0", "nan", "1e-300", "1e+300")),
     ],
 )
 def test_bad_input_is_one_line(model: Path, picture: Path, flags: list[str], words: str) -> None:
@@ -215,10 +210,6 @@ def test_bad_input_is_one_line(model: Path, picture: Path, flags: list[str], wor
     "flag",
     [
         "--seed=-1",
-        "--temperature=-1",
-        "--temperature=nan",
-        "--temperature=1e-300",
-        "--temperature=1e300",
         "--max_turns=0",
         "--seed=x",
     ],

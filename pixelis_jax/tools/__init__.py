@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 def execute(
     session: Session, call: ToolCall, *, tools: Mapping[str, Tool] = TOOLS, enabled: bool = True
 ) -> Observation:
-    """Runs a call and adds the image it returns to the session. Never raises: a failure becomes an observation."""
+    """Runs a call and adds the image it returns to the session. A failure becomes an observation, and counts as one."""
     if not enabled:
         return _error("tools are off")
     tool = tools.get(call.name)
@@ -36,6 +36,8 @@ def execute(
             session.append(observation.image)
     except ToolError as error:
         return _error(str(error), target_image=target, out_of_image=error.out_of_image)
+    except MemoryError:
+        raise  # no fault of the call: the job ends and says what to lower
     except Exception:
         _log.exception("%s raised on %s", call.name, dict(call.arguments))
         return _error(f"{call.name} failed", target_image=target)

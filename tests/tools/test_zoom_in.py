@@ -142,3 +142,12 @@ def test_a_tool_that_raises_is_an_error_observation_and_a_log_line(monkeypatch, 
         seen = zoom(session_of(), [1, 2, 30, 40])
     assert (seen.ok, seen.text) == (False, "error: ZOOM_IN failed")
     assert "boom" in caplog.text
+
+
+def test_out_of_memory_is_no_fault_of_the_call(monkeypatch):
+    def huge(session, arguments):
+        raise MemoryError
+
+    monkeypatch.setitem(tools.TOOLS, "ZOOM_IN", dataclasses.replace(TOOLS["ZOOM_IN"], run=huge))
+    with pytest.raises(MemoryError):
+        zoom(session_of(), [1, 2, 30, 40])
