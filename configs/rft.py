@@ -1,7 +1,7 @@
 """GRPO with tools: pixelis-tiny learns to look closer on PixelSearch.
 
 python -m pixelis_jax.main --config=configs/rft.py                 # two CPU cores: minutes
-python -m pixelis_jax.main --config=configs/rft.py:smoke           # seconds, every part once
+python -m pixelis_jax.main --config=configs/rft.py:smoke           # about a minute, no change of stage
 """
 
 import ml_collections
@@ -25,11 +25,11 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.rewards.curiosity = "icm"  # icm | rapr | none
 
     config.algorithm = ml_collections.ConfigDict()
-    config.algorithm.loss = "clip"  # clip | cispo | gspo | sapo
+    config.algorithm.loss = "clip"  # clip | cispo | gspo | sapo; they differ little at one update a rollout (ratio 1)
     config.algorithm.aggregation = "dapo"  # dapo | grpo | dr_grpo | bnpo | luspo
     config.algorithm.advantage_scale = "batch"  # batch | group | none
-    config.algorithm.e_low = 0.2  # ratio clipped below 1 - e_low
-    config.algorithm.e_high = 0.28  # ratio clipped above 1 + e_high
+    config.algorithm.e_low = 0.2  # ratio clipped below 1 - e_low; without effect at one update a rollout
+    config.algorithm.e_high = 0.28  # ratio clipped above 1 + e_high; likewise
     config.algorithm.kl_beta = 0.01  # weight of the k3 KL to the starting policy
     config.algorithm.entropy_bonus = 0.0  # weight of the mean token entropy
 

@@ -8,10 +8,12 @@ HEAD = """# Metrics
 
 Made by `python -m docs.make_metrics` from `pixelis_jax/metrics/names.py`; change it there.
 
-`{op}` stands for each operation in lower case, `{component}` for each reward component, `{turn}` for an assistant
-turn, `{task}` for a task type, `{window}` for a number of training steps, `{source}` for a smoothed metric. Rows of the
-second table depend on the machine's speed and stand in `perf.jsonl`; those of the first are bitwise the same after a
-kill and a resume and stand in `metrics.jsonl`. A value that does not exist is `null`.
+`{op}` stands for each operation in lower case (one that no tool has yet stays 0), `{component}` for each reward
+component, `{turn}` for an assistant turn, `{task}` for a task type (`text_extraction`: digits and codes), `{window}`
+for a number of training steps, `{source}` for a smoothed metric, `{statistic}` for min, mean or max, `{violation}`,
+`{reason}` and `{phase}` for what their row tells. Rows of the second table depend on the machine's speed and stand in
+`perf.jsonl`; those of the first are bitwise the same after a kill and a resume and stand in `metrics.jsonl`. A value
+that does not exist is `null`.
 """
 
 

@@ -25,6 +25,7 @@ from pixelis_jax.types import UserError
 from pixelis_jax.workdir import RUN, RUN_VERSION
 
 PyTree = Any
+BUNDLED = {"pixelis-tiny-sft": Path(__file__).parent / "assets" / "pixelis-tiny-sft"}
 SETTINGS = "pixelis.json"
 SETTINGS_VERSION = 1
 # Sections of a config that are kept, and the fields of each that readers use.
@@ -46,12 +47,13 @@ class Trained:
 
 
 def read(directory: Path, *, step: int | None = None, base_name: str | None = None, moved: bool = False) -> Trained:
-    """The adapter of a workdir (at `step`, else the last whole one) or of a PEFT directory, for the base `base_name`.
+    """The adapter of a workdir (at `step`, else the last whole one), a PEFT directory or a bundled name.
 
-    Without a `base_name` the recorded one is taken. A workdir's base is compared by its hash. A PEFT directory has a
-    name only: another one is refused, unless the caller knows that the same model has `moved`. Raises UserError.
+    `base_name` is the model it is wanted for; without it the recorded one is taken. A workdir's base is compared by its
+    hash. A PEFT directory has a name only: another one is refused, unless the caller knows that the same model has
+    `moved`. Raises UserError.
     """
-    directory = Path(os.path.expanduser(directory))
+    directory = BUNDLED.get(str(directory), Path(os.path.expanduser(directory)))
     if (directory / RUN).is_file():
         return _from_workdir(directory, step, base_name)
     if (directory / peft.CONFIG).is_file():
@@ -119,7 +121,7 @@ def _from_peft(directory: Path, base_name: str | None, moved: bool) -> Trained:
     base = policy.resolve(name)
     model = Qwen2_5_VL(model_config.from_json(base / "config.json"))
     adapter, lora = peft.load(directory, policy.abstract_params(model))
-    return Trained(adapter, lora, name, settings_of(directory) or settings_of(base), directory.name)
+    return Trained(adapter, lora, name, settings_of(directory) or settings_of(base), "a PEFT folder")
 
 
 def _same_model(recorded: str, name: str) -> bool:

@@ -39,7 +39,6 @@ from pixelis_jax.train_step import RLConfig
 from pixelis_jax.types import UserError
 
 PyTree = Any
-BUNDLED_ADAPTERS = {"pixelis-tiny-sft": Path(__file__).parent / "assets" / "pixelis-tiny-sft"}
 # Metrics of a single step that a curriculum may watch, beside the moving averages.
 STEP_METRICS = frozenset({"success_rate", "coherence", "reward", "rapr", "kl", "entropy", "grpo/filtering_rate"})
 STAGE_FIELDS = ("name", "weights", "exits", "min_steps", "entry_metric")
@@ -104,8 +103,7 @@ def starting_adapter(config: ConfigDict, policy: Policy) -> tuple[PyTree, str]:
         fresh = loras.init(jax.random.fold_in(jax.random.key(config.seed), 1), policy.params, shape)
         _refuse_vision(config, fresh)
         return _replicate(policy, fresh), "a fresh adapter (the base model itself)"
-    directory = BUNDLED_ADAPTERS.get(config.init_from, Path(config.init_from))
-    trained = adapters.read(directory, base_name=config.model.name)
+    trained = adapters.read(Path(config.init_from), base_name=config.model.name)
     if trained.lora.rank != shape.rank or not math.isclose(trained.lora.scale, shape.scale, rel_tol=1e-6):
         raise UserError(
             f"init_from={config.init_from}: adapter has rank {trained.lora.rank}, alpha {trained.lora.alpha:g};"

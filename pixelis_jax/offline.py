@@ -28,7 +28,7 @@ class Offline:
     def __init__(self, config: ConfigDict) -> None:
         self.config = config
         self.policy = self.make_policy()
-        self.start, self.hashes = self.make_start()
+        self.start, self.hashes, self.origin = self.make_start()
         self.schedule = assembly.make_schedule(config.optimizer, config.total_steps)
         self.tx = assembly.make_optimizer(config.optimizer, self.schedule)
         self.step_fn = train_step.make_sft_step(
@@ -39,10 +39,11 @@ class Offline:
         """The base model that the job starts from."""
         return assembly.load_policy(self.config)
 
-    def make_start(self) -> tuple[PyTree, dict[str, str]]:
-        """(what is trained, as it starts; SHA-256 of what was read for it)."""
-        adapter, _ = assembly.starting_adapter(self.config, self.policy)
-        return {"lora": adapter}, assembly.hashes(self.policy, adapter)
+    def make_start(self) -> tuple[PyTree, dict[str, str], str]:
+        """(what is trained, as it starts; SHA-256 of what was read for it; both in words)."""
+        adapter, origin = assembly.starting_adapter(self.config, self.policy)
+        words = f"{self.config.model.name}, starting from {origin}; {assembly.size_of(adapter, self.policy)}"
+        return {"lora": adapter}, assembly.hashes(self.policy, adapter), words
 
     def first_state(self) -> TrainState:
         """State at step 0, before `prepare`."""
@@ -96,9 +97,13 @@ class Pretrain(Offline):
         """Fresh weights, or those of `model.init_from`."""
         return assembly.new_policy(self.config)
 
-    def make_start(self) -> tuple[PyTree, dict[str, str]]:
+    def make_start(self) -> tuple[PyTree, dict[str, str], str]:
         start = {"params": self.policy.params, READER: reading.init_reader(self.policy.model)}
-        return start, assembly.hashes(self.policy, None)
+        return (
+            start,
+            assembly.hashes(self.policy, None),
+            f"all weights, from {self.config.model.init_from or 'scratch'}",
+        )
 
     def prepare(self, run: Run, state: TrainState) -> TrainState:
         """Reading alone, which later steps build on."""

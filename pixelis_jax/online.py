@@ -199,9 +199,10 @@ class Online:
         ]
 
     def headline(self, scalars: Mapping[str, float | None]) -> dict[str, float]:
-        """What the progress line shows."""
+        """What the progress line shows, of what there is: another loss may not measure a KL."""
         names = ("success_rate", "rapr", "reward", "kl", "curriculum/stage")
-        return {name.removeprefix("curriculum/"): scalars[name] or 0.0 for name in names}
+        found = {name.removeprefix("curriculum/"): scalars.get(name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def frozen(self) -> PyTree:

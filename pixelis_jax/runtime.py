@@ -160,7 +160,7 @@ class Run:
             self.workdir.note_wall()
         self.stopped = bool(asked) and not last
         if self.stopped:
-            self.say(f"{asked}: ending after this step; the same command goes on")
+            self.say(f"{asked}: ending after this step; step {step} is saved, the same command goes on")
 
     def _begin_step(self) -> None:
         self._phases = {}

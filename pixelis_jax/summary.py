@@ -1,11 +1,13 @@
 """The end of a job: held-out evaluation, summary.json, and what the user reads last."""
 
 import json
+import shlex
 from collections.abc import Callable
 from typing import Any
 
 from pixelis_jax.evaluation import Evaluator, evaluate_modes
-from pixelis_jax.metrics.files import atomic_write
+from pixelis_jax.metrics.files import atomic_write, read_jsonl
+from pixelis_jax.metrics.writer import TRAJECTORIES
 from pixelis_jax.online import Online
 from pixelis_jax.runtime import Host, Run
 from pixelis_jax.train_step import TrainState
@@ -69,10 +71,18 @@ def _online_text(run: Run, s: dict[str, Any]) -> str:
             f" looks closer in {s['rapr_before']:.2f} -> {s['rapr_after']:.2f} of the dialogues",
             f"Curriculum: {changes or 'no change of stage'}",
             f"{s['steps']} steps in {s['wall_s']:.0f} s. Everything is in {run.path}/ (docs/files.md)",
-            f"Next: tensorboard --logdir {run.path}/tensorboard",
+            f"Next: python -m pixelis_jax.predict --workdir={run.path} {_example(run)}",
             f"      python -m pixelis_jax.export --workdir={run.path} --to=peft --out=my-adapter",
+            f"      pip install tensorboard; tensorboard --logdir {run.path}/tensorboard",
         ]
     )
+
+
+def _example(run: Run) -> str:
+    """Arguments of `predict` for a picture and a question that the run has logged."""
+    logged = read_jsonl(run.path / TRAJECTORIES)
+    image, question = (run.path / logged[-1]["images"][0], logged[-1]["question"]) if logged else ("FILE", "...")
+    return f"--image={shlex.quote(str(image))} --question={shlex.quote(question)}"
 
 
 def counter(run: Run) -> Callable[[int], None]:

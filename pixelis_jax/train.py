@@ -19,6 +19,7 @@ def train_offline(config: ConfigDict, workdir: Path) -> None:
     """Supervised training on oracle demonstrations: of all weights (`pretrain`) or of an adapter (`sft`)."""
     job = offline.JOBS[config.job](config)
     with Run(config, workdir, hashes=job.hashes) as run:
+        run.say(f"{config.job}: {job.origin}")
         start, state, _ = run.restore(job.first_state(), {})
         state = job.prepare(run, state) if start == 0 else state
         batches = job.batches(start)

@@ -22,7 +22,7 @@ Array = Any
 OPS: tuple[str, ...] = ("ZOOM_IN", "SEGMENT_OBJECT_AT", "GET_PROPERTIES", "READ_TEXT", "TRACK_OBJECT", "THINK")
 OP_ID: dict[str, int] = {name: i for i, name in enumerate(OPS)}
 
-STATE_DIM = 768  # width of the state embedding that curiosity and coherence read (spec: rewards, section 2)
+STATE_DIM = 768  # width of the state embedding that curiosity and coherence read
 
 
 class UserError(Exception):
@@ -34,7 +34,7 @@ class Task:
     """One question about one or more images, with its verifiable answer.
 
     `index` is the task's address: with the seed and the step it determines all randomness spent on it.
-    `images` are u8[height, width, 3] at original resolution; `answer_type` chooses the verifier (spec: rewards, 1).
+    `images` are u8[height, width, 3] at original resolution; `answer_type` chooses the verifier.
     """
 
     task_id: str

@@ -8,7 +8,7 @@ import pytest
 import small_model
 
 from configs import common
-from pixelis_jax import adapters, assembly, config, export, tiny
+from pixelis_jax import adapters, config, export, tiny
 from pixelis_jax.models import peft, policy
 from pixelis_jax.types import UserError
 
@@ -33,7 +33,7 @@ def change(file: Path, **fields: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 
 
-BUNDLED = policy.BUNDLED | assembly.BUNDLED_ADAPTERS
+BUNDLED = policy.BUNDLED | adapters.BUNDLED
 
 
 @pytest.mark.parametrize("name", BUNDLED)

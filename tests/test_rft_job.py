@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import random
+import re
+import shlex
 import shutil
 import signal
 import time
@@ -15,6 +17,7 @@ from event_files import events
 from jobs import Jobs, lines, refusal, wait_for_step
 from PIL import Image
 
+from pixelis_jax import predict
 from pixelis_jax.metrics import names
 from pixelis_jax.types import OPS, UserError
 
@@ -155,7 +158,13 @@ def test_the_user_sees_where_it_starts_the_gate_the_stage_and_the_next_command(s
     assert "start-up gate: |sampler - trainer log-prob|" in output and "(bound 1e-04)" in output
     assert "step 3: Phase1_Learn_Goal -> Phase2_Learn_Coherence (max_steps" in output
     assert f"rft: {STEPS}/{STEPS} (100 %)" in output and "ETA" in output
-    assert "Next: tensorboard --logdir" in output and "pixelis_jax.export" in output
+
+
+def test_the_next_command_that_the_job_prints_works(straight, capsys):
+    (line,) = re.findall(r"^Next: python -m pixelis_jax.predict (.+)$", straight.output, re.MULTILINE)
+    predict.main(shlex.split(line))
+    assert lines(straight.workdir / "trajectories.jsonl")[-1]["question"] in capsys.readouterr().out
+    assert "python -m pixelis_jax.export" in straight.output and "tensorboard --logdir" in straight.output
 
 
 def test_summary_json_has_what_it_should(straight):

@@ -83,7 +83,7 @@ class Provenance:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One CoTA sample (specification of the data, section 1). An empty `sample_id` is filled from the content's hash.
+    """One CoTA sample. An empty `sample_id` is filled from the content's hash.
 
     `image_paths` are files, or addresses that a data set resolves; with `is_video` they are the frames in order.
     `images` are the pixels u8[height, width, 3] while the sample is in memory; they are not written.

@@ -30,7 +30,6 @@ TABLE: tuple[Metric, ...] = (
     Metric("grad_norm", "1", "global norm of the gradient before clipping"),
     Metric("learning_rate", "1", "learning rate by the schedule, which a skipped update does not move"),
     Metric("update/skipped", "count", "updates left out so far: nothing to train or a gradient that is not finite"),
-    Metric("accuracy", "share", "share of trained tokens whose most likely token is the target"),
     Metric("sft/nll", "nat", "mean negative log-prob of the trained tokens"),
     Metric("sft/answer_prob", "share", "mean probability of the tokens between the answer tags"),
     Metric("pretrain/reading_loss", "nat", "auxiliary loss: the character in each vision token of a chart"),
@@ -52,7 +51,6 @@ TABLE: tuple[Metric, ...] = (
     Metric("reward/{component}/weighted", "1", "what the component adds to the total"),
     Metric("grpo/filtering_rate", "share", "samples with |advantage| above filtering_threshold"),
     Metric("grpo/uniform_group_share", "share", "groups whose total reward does not differ (loss 0 by design)"),
-    Metric("grpo/replay_share", "share", "rows of the batch taken from the replay buffer"),
     Metric("dynamics/forward_loss", "1", "curiosity: forward model's error on the rollout's transitions"),
     Metric("dynamics/inverse_loss", "1", "curiosity: inverse model's loss on the rollout's transitions"),
     # rollout and tools
@@ -66,7 +64,6 @@ TABLE: tuple[Metric, ...] = (
     Metric("tool/{op}/errors", "count", "calls that gave an error observation"),
     Metric("tool/unrepaired_error_rate", "share", "rollouts whose last visual operation failed and was not repeated"),
     Metric("tool/parse_failures", "count", "turns that the strict parser refused"),
-    Metric("tool/nondeterministic", "count", "calls ended by the wall-clock limit of last resort"),
     Metric("loop_rate", "share", "rollouts that repeat one call with the same arguments"),
     Metric("exploration_efficiency", "share", "distinct (operation, arguments) among the visual operations"),
     Metric("penalty/{violation}", "count", "tool misuse of one kind in the step's rollouts"),
@@ -84,14 +81,11 @@ TABLE: tuple[Metric, ...] = (
     Metric("curriculum/transitions", "count", "stage changes so far, rollbacks included"),
     # left out
     Metric("skipped/{reason}", "count", "what was left out of the step for one reason; nothing is dropped uncounted"),
-    # evaluation
-    Metric("eval/{name}", "1", "held-out evaluation at this step"),
     # perf.jsonl
     Metric("seconds/{phase}", "s", "wall-clock time of one phase of the step", bitwise=False),
     Metric("tokens_per_s", "token/s", "policy tokens of the step by its wall-clock time", bitwise=False),
     Metric("memory/host_peak_mib", "MiB", "peak resident memory of the process", bitwise=False),
     Metric("memory/device_peak_mib", "MiB", "peak memory of the first device, where it is known", bitwise=False),
-    Metric("cache/{cache}_hit_rate", "share", "hit rate of one cache", bitwise=False),
 )
 
 
@@ -104,5 +98,5 @@ def find(name: str) -> Metric | None:
 def _pattern(name: str) -> str:
     """A family's name as a regular expression: turns and windows are numbers, other parts are words."""
     parts = re.split(r"(\{\w+\})", name)
-    fills = {"{turn}": r"\d+", "{window}": r"\d+", "{component}": "|".join(COMPONENTS), "{name}": r"[\w/]+"}
+    fills = {"{turn}": r"\d+", "{window}": r"\d+", "{component}": "|".join(COMPONENTS)}
     return "".join(f"(?:{fills.get(p, r'[A-Za-z0-9_]+')})" if p.startswith("{") else re.escape(p) for p in parts)

@@ -1,4 +1,4 @@
-"""Coherence reward (spec: rewards, section 3): does one operation follow from the other?"""
+"""Coherence reward: does one operation follow from the other?"""
 
 import dataclasses
 

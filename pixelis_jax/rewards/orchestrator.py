@@ -1,4 +1,4 @@
-"""All rewards of a batch and their total (spec: rewards, section 5). Components are vmapped here and only here."""
+"""All rewards of a batch and their total. Components are vmapped here and only here."""
 
 import dataclasses
 import difflib

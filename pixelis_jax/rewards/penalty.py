@@ -1,4 +1,4 @@
-"""Tool misuse penalty (spec: rewards, section 4)."""
+"""Tool misuse penalty."""
 
 import dataclasses
 

@@ -12,7 +12,7 @@ from pixelis_jax.types import Task, UserError
 
 PATH_PREFIX = "pixelsearch:"
 
-# kind -> task type of the CoTA specification. Reading a digit is reading: both digits and codes are text_extraction.
+# kind -> task type of a CoTA sample. Reading a digit is reading: both digits and codes are text_extraction.
 KINDS: dict[str, str] = {
     "digit": "text_extraction",
     "text": "text_extraction",
