@@ -4,13 +4,14 @@ import dataclasses
 import functools
 import hashlib
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from pixelis_jax import parallel
 from pixelis_jax.models import config as model_config
@@ -88,6 +89,27 @@ def init_params(model: Qwen2_5_VL, seed: int) -> PyTree:
     """Fresh parameters from a seed."""
     rows, images = _smallest_inputs(model.config)
     return model.init(jax.random.key(seed), rows, images, method="init_all")["params"]
+
+
+def random_params(abstract: PyTree, shardings: PyTree, *, seed: int) -> PyTree:
+    """Random parameters made where they will lie, for planning and measuring without a checkpoint.
+
+    Norm scales are 1, biases 0, matrices normal with variance 1 / fan-in; the host never holds one.
+    """
+
+    def one(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.Array:
+        name, key = path[-1].key, jax.random.key(zlib.crc32(f"{seed}{jax.tree_util.keystr(path)}".encode()))
+        if name in ("scale", "bias"):
+            return jnp.full(leaf.shape, float(name == "scale"), leaf.dtype, device=sharding)
+        return _normal(key, leaf.shape, leaf.dtype, sharding)
+
+    return jax.tree_util.tree_map_with_path(one, abstract, shardings)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _normal(key: jax.Array, shape: tuple[int, ...], dtype: Any, sharding: NamedSharding) -> jax.Array:
+    values = jax.random.normal(key, shape, dtype) * dtype.type(shape[0] ** -0.5)
+    return jax.lax.with_sharding_constraint(values, sharding)
 
 
 def content_hash(directory: Path) -> str:

@@ -1,0 +1,1 @@
+"""Measurements; each file's docstring has its command. Nothing here is part of the package."""
