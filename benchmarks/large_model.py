@@ -18,6 +18,7 @@ import numpy as np
 import optax
 
 from benchmarks.timing import copy_bandwidth, matmul_flops, median_s, nbytes, peak_gib
+from benchmarks.timing import kernels as timing_kernels
 from pixelis_jax import parallel
 from pixelis_jax.algorithms.grpo import GRPOConfig, GRPOInputs
 from pixelis_jax.models import image_processor, lora, policy, shapes
@@ -41,6 +42,13 @@ class Work:
     train_rows: int
     new_tokens: int
     image_px: int
+    kernels: int = 0
+
+
+def profile(work: Work, call: Any) -> None:
+    """Print the kernels of a call, if asked for."""
+    for name, launches, ms in timing_kernels(call, top=work.kernels) if work.kernels else ():
+        print(f"    {ms:9.2f} ms {launches:7d} x {name[:90]}")
 
 
 def images_of(config: ModelConfig, count: int, side: int) -> ImageBatch:
@@ -64,7 +72,7 @@ def prompt(config: ModelConfig, work: Work, *, image: int = 0) -> Row:
     return row
 
 
-def measure(name: str, config: ModelConfig, work: Work, parts: list[str]) -> None:
+def measure(name: str, config: ModelConfig, work: Work, parts: list[str], *, adapted: bool) -> None:
     """Print one line a part."""
     mesh = parallel.make_mesh(parallel.MeshShape())
     dtype = jnp.bfloat16
@@ -72,7 +80,7 @@ def measure(name: str, config: ModelConfig, work: Work, parts: list[str]) -> Non
     abstract = policy.abstract_params(model)
     params = policy.random_params(abstract, parallel.param_shardings(mesh, abstract), seed=0)
     adapter = lora.init(jax.random.key(1), params, lora.LoraConfig(rank=16, alpha=32))
-    variables = {"params": params, "lora": adapter}
+    variables = {"params": params, "lora": adapter} if adapted else {"params": params}
     bandwidth = copy_bandwidth()
     print(f"{jax.devices()[0].device_kind}: copy {bandwidth / 1e12:.2f} TB/s, bf16 {matmul_flops() / 1e12:.0f} TFLOP/s")
     print(f"{name}: weights {nbytes(params) / 2**30:.2f} GiB, adapter {lora.count(adapter) / 1e6:.1f} M parameters")
@@ -116,7 +124,7 @@ def decode(model: Qwen2_5_VL, variables: Any, work: Work, bandwidth: float) -> N
         return out.tokens
 
     seconds, first = median_s(run)
-    read = nbytes(variables["params"]["language_model"]) + nbytes(variables["lora"]) // 2
+    read = nbytes(variables["params"]["language_model"]) + nbytes(variables.get("lora", {})) // 2
     read += nbytes(variables["params"]["embed_tokens"])  # the head, or as many bytes
     filled = len(row) + work.new_tokens / 2
     read += int(nbytes(state.cache) * filled / context)
@@ -125,6 +133,7 @@ def decode(model: Qwen2_5_VL, variables: Any, work: Work, bandwidth: float) -> N
         f"decode: B={rows}, {per_step * 1e3:.2f} ms a step, {rows / per_step:.0f} tok/s, floor {floor * 1e3:.2f} ms"
         f" -> {floor / per_step:.0%} (first call {first:.0f} s)"
     )
+    profile(work, run)
     print(f"prefill: {rows} x {len(row)} tokens in {prefill_s * 1e3:.0f} ms (first call {prefill_first:.0f} s)")
 
 
@@ -166,6 +175,7 @@ def step(model: Qwen2_5_VL, params: Any, adapter: Any, work: Work) -> None:
         f"step: {b} x {length} tokens in {seconds:.3f} s, {tokens / seconds:.0f} tok/s,"
         f" {4 * kernels * tokens / seconds / 1e12:.0f} TFLOP/s at 4N (first call {first:.0f} s)"
     )
+    profile(work, run)
 
 
 def main() -> None:
@@ -177,6 +187,8 @@ def main() -> None:
     parser.add_argument("--train_rows", type=int, default=16)
     parser.add_argument("--new_tokens", type=int, default=256)
     parser.add_argument("--image_px", type=int, default=448)
+    parser.add_argument("--adapter", default=True, action=argparse.BooleanOptionalAction, help="decode with LoRA")
+    parser.add_argument("--kernels", type=int, default=0, help="also print so many kernels of decoding and of the step")
     args = parser.parse_args()
     if args.shape == "pixelis-tiny":
         from pixelis_jax.models.config import from_json
@@ -184,8 +196,8 @@ def main() -> None:
         config = from_json(policy.resolve(args.shape) / "config.json")
     else:
         config = shapes.shape(args.shape)
-    work = Work(args.decode_rows, args.train_rows, args.new_tokens, args.image_px)
-    measure(args.shape, config, work, args.parts.split(","))
+    work = Work(args.decode_rows, args.train_rows, args.new_tokens, args.image_px, args.kernels)
+    measure(args.shape, config, work, args.parts.split(","), adapted=args.adapter)
 
 
 if __name__ == "__main__":

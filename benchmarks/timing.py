@@ -1,8 +1,13 @@
 """What all measurements share: medians, the device's own limits, memory."""
 
+import collections
+import gzip
+import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -45,3 +50,26 @@ def peak_gib() -> float:
 def nbytes(tree: Any) -> int:
     """Bytes of a pytree's arrays."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def kernels(call: Callable[[], Any], *, top: int) -> list[tuple[str, int, float]]:
+    """The `top` kernels of one call by time: (name, launches, milliseconds in all)."""
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, create_perfetto_trace=True):
+            jax.block_until_ready(call())
+        (file,) = Path(folder).rglob("perfetto_trace.json.gz")
+        trace = json.loads(gzip.decompress(file.read_bytes()))
+    events = trace["traceEvents"] if isinstance(trace, dict) else trace
+    devices = {
+        e["pid"]
+        for e in events
+        if e.get("name") == "process_name" and "/device:GPU" in e.get("args", {}).get("name", "")
+    }
+    count: collections.Counter[str] = collections.Counter()
+    spent: collections.Counter[str] = collections.Counter()
+    for event in events:
+        if event.get("ph") == "X" and event.get("pid") in devices and "hlo_op" in event.get("args", {}):
+            count[event["name"]] += 1
+            spent[event["name"]] += event["dur"]
+    total = ("all", sum(count.values()), sum(spent.values()) / 1e3)
+    return [total, *((name, count[name], us / 1e3) for name, us in spent.most_common(top))]

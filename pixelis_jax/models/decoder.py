@@ -58,7 +58,12 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, rope: tuple[Array, Array], slots: Array, cache: tuple[Array, Array] | None
+        self,
+        x: Array,
+        rope: tuple[Array, Array],
+        slots: Array,
+        cache: tuple[Array, Array] | None,
+        lengths: Array | None,
     ) -> tuple[Array, tuple[Array, Array] | None]:
         cfg = self.config
         b, t, _ = x.shape
@@ -77,8 +82,13 @@ class Attention(nn.Module):
             )
             cache = (key, value)
             key_slots = jnp.arange(key.shape[1])[None]
-        mask = key_slots[:, None, :] <= slots[:, :, None]
-        out = attend(query, key, value, mask).reshape(b, t, -1)
+        if cache is not None and t == 1:
+            out = attend(query, key, value, lengths=jnp.minimum(slots[:, 0] + 1, key.shape[1]))
+        elif cache is None and lengths is not None:
+            out = attend(query, key, value, lengths=lengths, causal=True)
+        else:
+            out = attend(query, key, value, mask=key_slots[:, None, :] <= slots[:, :, None])
+        out = out.reshape(b, t, -1)
         return Dense(cfg.hidden_size, False, self.lora_scale, self.dtype, name="o_proj")(out), cache
 
 
@@ -91,18 +101,26 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, rope: tuple[Array, Array], slots: Array, cache: tuple[Array, Array] | None
+        self,
+        x: Array,
+        rope: tuple[Array, Array],
+        slots: Array,
+        cache: tuple[Array, Array] | None,
+        lengths: Array | None,
     ) -> tuple[Array, tuple[Array, Array] | None]:
         cfg = self.config
         normed = RMSNorm(cfg.rms_norm_eps, self.dtype, name="input_layernorm")(x)
-        out, cache = Attention(cfg, self.dtype, self.lora_scale, name="self_attn")(normed, rope, slots, cache)
+        out, cache = Attention(cfg, self.dtype, self.lora_scale, name="self_attn")(normed, rope, slots, cache, lengths)
         x = x + out
         normed = RMSNorm(cfg.rms_norm_eps, self.dtype, name="post_attention_layernorm")(x)
         return x + GatedMLP(cfg.intermediate_size, False, self.lora_scale, self.dtype, name="mlp")(normed), cache
 
 
 class Decoder(nn.Module):
-    """Embeddings f[B, T, D] -> final hidden states f[B, T, D] and the cache with these tokens added."""
+    """Embeddings f[B, T, D] -> final hidden states f[B, T, D] and the cache with these tokens added.
+
+    `lengths` i32[B], without a cache only, says that rows are padded at their right end, which flash kernels need.
+    """
 
     config: TextConfig
     dtype: jnp.dtype = jnp.float32
@@ -111,14 +129,14 @@ class Decoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, positions: Array, slots: Array, cache: Cache | None = None
+        self, x: Array, positions: Array, slots: Array, cache: Cache | None = None, lengths: Array | None = None
     ) -> tuple[Array, Cache | None]:
         rope = mrope(positions, self.config)
         block_cls = nn.remat(Block) if self.remat and cache is None else Block
         keys, values = [], []
         for i in range(self.config.num_hidden_layers):
             block = block_cls(self.config, self.dtype, self.lora_scale, name=f"layers_{i}")
-            x, new = block(x, rope, slots, None if cache is None else (cache.keys[i], cache.values[i]))
+            x, new = block(x, rope, slots, None if cache is None else (cache.keys[i], cache.values[i]), lengths)
             if new is not None:
                 keys.append(new[0])
                 values.append(new[1])

@@ -44,14 +44,19 @@ class Qwen2_5_VL(nn.Module):
         return features.reshape(-1, features.shape[-1])
 
     def hidden(
-        self, rows: TokenBatch, features: Array, slots: Array, cache: Cache | None = None
+        self,
+        rows: TokenBatch,
+        features: Array,
+        slots: Array,
+        cache: Cache | None = None,
+        lengths: Array | None = None,
     ) -> tuple[Array, Cache | None]:
         """Final hidden states f[B, T, D]; token positions whose `image_index` >= 0 take that row of `features`."""
         text = self.embed_tokens.astype(self.dtype)[rows.tokens]
         seen = features.astype(self.dtype)[jnp.maximum(rows.image_index, 0)]
         x = jnp.where(rows.image_index[..., None] >= 0, seen, text)
         with matmul_precision(self.dtype):
-            return self.language_model(x, rows.positions, slots, cache)
+            return self.language_model(x, rows.positions, slots, cache, lengths)
 
     def logits(self, hidden: Array) -> Array:
         """f32[..., V]; ids of image and video placeholders keep their raw logits here."""
@@ -66,8 +71,12 @@ class Qwen2_5_VL(nn.Module):
         return self.logits(self.hidden(rows, features, row_slots(rows.valid))[0])
 
     def score(self, rows: TokenBatch, features: Array, *, temperature: float = 1.0) -> HeadOutput:
-        """Log-prob and entropy f32[B, T] of each token given those before (0 at the first), never holding [B, T, V]."""
-        hidden, _ = self.hidden(rows, features, row_slots(rows.valid))
+        """Log-prob and entropy f32[B, T] of each token given those before (0 at the first), never holding [B, T, V].
+
+        Rows must be padded at their right end, as `pad_rows` does.
+        """
+        lengths = jnp.sum(rows.valid, axis=1, dtype=jnp.int32)
+        hidden, _ = self.hidden(rows, features, row_slots(rows.valid), lengths=lengths)
         head = self._head()  # taken out of the module here: linen modules may not be called inside lax.map
         out = score_tokens(
             lambda h: _to_logits(h, head),

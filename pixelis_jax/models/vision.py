@@ -35,7 +35,7 @@ class VisionAttention(nn.Module):
         qkv = Dense(3 * width, True, self.lora_scale, self.dtype, name="qkv")(x)
         query, key, value = jnp.moveaxis(qkv.reshape(n, s, 3, self.num_heads, width // self.num_heads), 2, 0)
         mask = jnp.broadcast_to(valid[:, None, :], (n, s, s))
-        out = attend(rotate(query, cos, sin), rotate(key, cos, sin), value, mask)
+        out = attend(rotate(query, cos, sin), rotate(key, cos, sin), value, mask=mask)
         return Dense(width, True, self.lora_scale, self.dtype, name="proj")(out.reshape(n, s, width))
 
 

@@ -116,6 +116,8 @@ class Engine:
             ended=jnp.zeros(b, bool),
         )
         no_image = jnp.zeros((1, self.model.config.text.hidden_size), self.model.dtype)
+        # Adapters are f32: cast here once, not at every token.
+        variables = jax.tree.map(lambda x: x.astype(self.model.dtype), variables)
         step = functools.partial(self._decode_step, variables, keys=keys, no_image=no_image)
 
         def more(carry: tuple[Array, Array, Generated, DecodeState]) -> Array:
