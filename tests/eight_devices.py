@@ -2,6 +2,8 @@
 
 import json
 import sys
+import tempfile
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -12,7 +14,7 @@ from conftest import CORPUS, make_policy
 from pixelis_jax import parallel, train_step
 from pixelis_jax.data import demonstrations
 from pixelis_jax.data.demonstrations import DemonstrationConfig
-from pixelis_jax.models import lora
+from pixelis_jax.models import lora, weights
 from pixelis_jax.models import tokenizer as bpe
 from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
@@ -36,7 +38,22 @@ def main() -> None:
         results[name] = numbers(policy.model, mesh, batch, params, adapter)
         if name in RL_MESHES:
             results[name]["rl"] = rl_numbers(policy, mesh, params)
+    results["loaded"] = loaded(policy.model, params)
     json.dump(results, sys.stdout)
+
+
+def loaded(model, params):
+    """Whether weights read from a file onto all devices are the saved bits, each device with its share."""
+    mesh = parallel.make_mesh(parallel.MeshShape(2, 2, 2))
+    with tempfile.TemporaryDirectory() as folder:
+        weights.save(Path(folder), params, config=model.config)
+        shardings = parallel.param_shardings(mesh, params)
+        wanted = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), params, shardings)
+        read = weights.load(Path(folder), model.config, abstract=wanted)
+    return {
+        "same": all(jax.tree.leaves(jax.tree.map(np.array_equal, read, params))),
+        "placed": all(jax.tree.leaves(jax.tree.map(lambda x, s: x.sharding == s, read, shardings))),
+    }
 
 
 def rl_numbers(policy, mesh, params):

@@ -19,6 +19,7 @@ from pixelis_jax.types import UserError
 HERE = Path(__file__).parent
 # fp32, largest absolute difference from one device: sums are taken in another order, and nothing else differs.
 TOLERANCE = 2e-5
+MESHES = ("one", "data", "all", "sharded")
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +63,12 @@ def test_an_rl_step_on_eight_devices_gives_the_numbers_of_one(results):
 
 def test_every_device_holds_its_share(results):
     """Kernels over fsdp x tensor, rows over data x fsdp."""
-    shares = {name: (1 / r["kernel_share"], 1 / r["row_share"]) for name, r in results.items()}
+    shares = {name: (1 / results[name]["kernel_share"], 1 / results[name]["row_share"]) for name in MESHES}
     assert shares == {"one": (1, 1), "data": (1, 8), "all": (4, 4), "sharded": (8, 4)}
+
+
+def test_weights_go_from_the_file_to_each_devices_share(results):
+    assert results["loaded"] == {"same": True, "placed": True}
 
 
 @pytest.mark.parametrize("shape", [MeshShape(2, 1, 1), MeshShape(-1, 2, 1), MeshShape(1, 1, 3), MeshShape(0, 1, 1)])

@@ -4,8 +4,10 @@ On disk Qwen2.5-VL uses `visual.*` and `model.*` (before transformers 5) or `mod
 `model.language_model.*`; both are read, the first is written, as `transformers` does.
 """
 
+import functools
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -22,6 +25,7 @@ from pixelis_jax.types import UserError
 PyTree = Any
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+FLOATS = ("F32", "F16", "BF16")  # stored types that are read
 
 # (regular expression on the key without its prefix, our path); "T" marks a matrix stored [out, in].
 _RULES: tuple[tuple[str, str], ...] = (
@@ -72,12 +76,13 @@ def from_path(path: str) -> tuple[str, bool]:
 def load(directory: Path, config: ModelConfig, *, abstract: PyTree) -> PyTree:
     """Read a directory's safetensors into the shapes, dtypes and shardings of `abstract` (jax.ShapeDtypeStruct leaves).
 
-    Each tensor goes from the file to its device on its own, so the host never holds a second copy. UserError names a
-    missing, unknown, repeated or misshapen key and the file it is in.
+    Each device's part of a tensor goes from the file to that device: the host holds one tensor at a time, and a process
+    reads only what its own devices need. UserError names a missing, unknown, repeated or misshapen key and its file.
     """
     wanted = traverse_util.flatten_dict(abstract, sep="/")
     loaded: dict[str, Any] = {}
-    for file, key, read in _tensors(directory):
+    last = None
+    for file, key, stored in _tensors(directory):
         if key == "lm_head.weight" and config.text.tie_word_embeddings:
             continue  # some checkpoints store the tied matrix twice
         found = to_path(key)
@@ -87,16 +92,42 @@ def load(directory: Path, config: ModelConfig, *, abstract: PyTree) -> PyTree:
         if path in loaded:
             raise UserError(f"{file}: key {key!r} stands twice in the checkpoint")
         target = wanted[path]
-        value = read()
-        value = value.reshape(len(value), -1).T if transposed else value
-        if value.shape != target.shape:
-            raise UserError(f"{file}: key {key!r} gives shape {value.shape}, the config asks for {target.shape}")
-        loaded[path] = jax.device_put(jnp.asarray(value, target.dtype), target.sharding)
+        sizes = tuple(stored.get_shape())
+        shape = (math.prod(sizes[1:]), sizes[0]) if transposed and sizes else sizes
+        if shape != target.shape:
+            raise UserError(f"{file}: key {key!r} gives shape {shape}, the config asks for {target.shape}")
+        if stored.get_dtype() not in FLOATS:
+            raise UserError(f"{file}: key {key!r} is of type {stored.get_dtype()}; supported are {', '.join(FLOATS)}")
+        loaded[path] = _place(stored, target, transposed)
+        jax.block_until_ready(last)  # one transfer under way at a time: more would pile up in the host's memory
+        last = loaded[path]
     if missing := sorted(set(wanted) - set(loaded)):
         raise UserError(
             f"{directory}: {len(missing)} weights are missing, first {from_path(missing[0])[0]!r}; copy all shards"
         )
     return traverse_util.unflatten_dict(loaded, sep="/")
+
+
+def _place(stored: Any, target: jax.ShapeDtypeStruct, transposed: bool) -> jax.Array:
+    """A file's tensor on the devices, read part by part; a transposition happens there, where it is quick."""
+    sharding = target.sharding or SingleDeviceSharding(jax.devices()[0])
+    sizes = tuple(stored.get_shape())
+    if transposed and len(sizes) == 2:
+        rows_first = sharding
+        if isinstance(sharding, NamedSharding):
+            rows, columns = (*sharding.spec, None, None)[:2]
+            rows_first = NamedSharding(sharding.mesh, PartitionSpec(columns, rows))
+        as_stored = jax.make_array_from_callback(sizes, rows_first, lambda i: stored[i].astype(target.dtype))
+        return _transpose(sharding)(as_stored)
+    if transposed:  # the patch embedding, [out, channel, frame, y, x] on disk
+        whole = stored[:].reshape(sizes[0], -1).T.astype(target.dtype)
+        return jax.make_array_from_callback(target.shape, sharding, lambda i: whole[i])
+    return jax.make_array_from_callback(target.shape, sharding, lambda i: stored[i].astype(target.dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def _transpose(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(jnp.transpose, out_shardings=sharding)
 
 
 def save(directory: Path, params: PyTree, *, config: ModelConfig, dtype: Any = None) -> None:
@@ -115,7 +146,7 @@ def save(directory: Path, params: PyTree, *, config: ModelConfig, dtype: Any = N
 
 
 def _tensors(directory: Path) -> Iterator[tuple[Path, str, Any]]:
-    """(file, key, reader) of every tensor of a checkpoint directory."""
+    """(file, key, slices of it) of every tensor of a checkpoint directory; one file is open at a time."""
     index = directory / INDEX
     if index.exists():
         shards = read_object(index).get("weight_map")
@@ -129,8 +160,8 @@ def _tensors(directory: Path) -> Iterator[tuple[Path, str, Any]]:
         if not file.is_file():
             raise UserError(f"{file}: not there; the directory must hold {WEIGHTS} or all shards named by {INDEX}")
         try:
-            with safe_open(file, framework="flax") as handle:
+            with safe_open(file, framework="numpy") as handle:
                 for key in handle.keys():  # noqa: SIM118  safe_open is no mapping
-                    yield file, key, lambda key=key, handle=handle: handle.get_tensor(key)
+                    yield file, key, handle.get_slice(key)
         except SafetensorError as error:
             raise UserError(f"{file}: truncated or not safetensors ({error}); copy it again") from None
