@@ -21,9 +21,10 @@ from pixelis_jax.data.demonstrations import DemonstrationConfig
 from pixelis_jax.data.pixelsearch import assets
 from pixelis_jax.evaluation import EvalConfig, Evaluator
 from pixelis_jax.metrics import windows
+from pixelis_jax.models import image_processor, peft
 from pixelis_jax.models import lora as loras
-from pixelis_jax.models import peft
 from pixelis_jax.models import policy as policies
+from pixelis_jax.models.config import VisionConfig
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.lora import LoraConfig
 from pixelis_jax.models.policy import Policy
@@ -61,15 +62,20 @@ def lora_config(config: ConfigDict) -> LoraConfig:
     return LoraConfig(config.lora.rank, config.lora.alpha, tuple(config.lora.targets))
 
 
-def load_policy(config: ConfigDict) -> Policy:
-    """The base model of a config on its mesh."""
+def dtype_of(config: ConfigDict) -> Any:
+    """Type of the base weights and of the activations."""
     if config.model.dtype not in _DTYPES:
         raise UserError(f"model.dtype {config.model.dtype!r} is unknown; use one of {', '.join(_DTYPES)}")
+    return _DTYPES[config.model.dtype]
+
+
+def load_policy(config: ConfigDict) -> Policy:
+    """The base model of a config on its mesh."""
     overview, crop = budgets(config)
     return policies.load(
         config.model.name,
         mesh=mesh_of(config),
-        dtype=_DTYPES[config.model.dtype],
+        dtype=dtype_of(config),
         lora_scale=lora_config(config).scale,
         overview=overview,
         crop=crop,
@@ -205,6 +211,15 @@ def make_evaluator(config: ConfigDict, policy: Policy) -> Evaluator:
     """Held-out evaluation of the policy."""
     where = EvalConfig(config.seed, config.eval.scenes, config.eval.batch, tuple(config.eval.kinds))
     return Evaluator(policy, where, rollout_config(config), tools=TOOLS)
+
+
+def table_rows(config: ConfigDict, vision: VisionConfig) -> int:
+    """Feature rows of a rollout in which every prompt has one image and every turn but the last returns one."""
+    overview, crop = (
+        image_processor.rows_per_image(image_processor.window_bucket(budget, vision), vision)
+        for budget in budgets(config)
+    )
+    return config.rollout.prompts * (overview + config.rollout.group_size * (config.sampling.max_turns - 1) * crop)
 
 
 def rl_config(config: ConfigDict) -> RLConfig:

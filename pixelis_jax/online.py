@@ -16,7 +16,6 @@ from pixelis_jax.algorithms.agreement import NAME, sampler_trainer_difference
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.evaluation import success_of
 from pixelis_jax.metrics import trajectories, windows
-from pixelis_jax.models import image_processor
 from pixelis_jax.models.rows import bucket
 from pixelis_jax.rewards import orchestrator
 from pixelis_jax.rollout import Rollout, Sampler
@@ -106,19 +105,11 @@ class Online:
         )
         rest = parallel.put_batch(self.policy.mesh, dataclasses.replace(batch, features=None))
         # One compiled shape: the table grows with every crop, so it is padded to what a full rollout would fill.
-        size = bucket(rollout.features.shape[0], multiple=self.full_table_rows)
+        size = bucket(
+            rollout.features.shape[0], multiple=assembly.table_rows(self.config, self.policy.model.config.vision)
+        )
         features = jnp.pad(rollout.features, ((0, size - rollout.features.shape[0]), (0, 0)))
         return dataclasses.replace(rest, features=features)
-
-    @property
-    def full_table_rows(self) -> int:
-        """Feature rows of a rollout in which every prompt has one image and every turn but the last returns one."""
-        processor, vision = self.policy.processor, self.policy.model.config.vision
-        overview, crop = (
-            image_processor.rows_per_image(processor.windows([], crop=is_crop), vision) for is_crop in (False, True)
-        )
-        cfg = self.config.rollout
-        return cfg.prompts * (overview + cfg.group_size * (self.config.sampling.max_turns - 1) * crop)
 
     def gate(self, run: Run, state: TrainState, batch: TrajectoryBatch, host: Host) -> None:
         """Once a process: sampler and trainer must agree on the sampled tokens.

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from pixelis_jax.models.config import VisionConfig
+from pixelis_jax.models.rows import power_bucket
 from pixelis_jax.types import ImageBatch, UserError
 
 MAX_ASPECT = 200  # as in the reference
@@ -99,6 +100,11 @@ def windows_of(size: tuple[int, int], config: VisionConfig) -> int:
     """Attention windows of an image of `size` (height, width) in pixels."""
     side = config.window_units * config.factor
     return math.ceil(size[0] / side) * math.ceil(size[1] / side)
+
+
+def window_bucket(budget: PixelBudget, config: VisionConfig) -> int:
+    """Windows that an image of a full budget and square shape needs, rounded up to a power of two."""
+    return power_bucket(-(-budget.max_pixels // config.window_size**2))
 
 
 def pack(images: Sequence[np.ndarray], config: VisionConfig, *, windows: int, count: int | None = None) -> ImageBatch:

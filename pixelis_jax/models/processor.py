@@ -91,8 +91,7 @@ class Processor:
     def windows(self, images: Sequence[np.ndarray], *, crop: bool) -> int:
         """Window bucket for resized images: what a full budget of square shape needs, or more, in powers of two."""
         vision = self.config.vision
-        budget = (self.crop if crop else self.overview).max_pixels
-        least = power_bucket(-(-budget // vision.window_size**2))
+        least = image_processor.window_bucket(self.crop if crop else self.overview, vision)
         return max([least, *(power_bucket(image_processor.windows_of(i.shape[:2], vision)) for i in images)])
 
     def pack(self, images: Sequence[np.ndarray], *, crop: bool, count: int | None = None) -> ImageBatch:

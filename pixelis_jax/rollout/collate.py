@@ -59,10 +59,10 @@ def reward_inputs(trajectories: Sequence[Trajectory], verify: Verifier, *, calls
         _fill_calls(out, row, trajectory)
     return RewardInputs(
         **out,
-        is_video=np.array([t.task.is_video for t in trajectories]),
+        is_video=np.array([t.task.is_video for t in trajectories], bool),
         score=np.array([verify(t.task, t.answer) for t in trajectories], np.float32),
-        answered=np.array([t.answer is not None for t in trajectories]),
-        excluded=np.array([t.status != "answered" for t in trajectories]),
+        answered=np.array([t.answer is not None for t in trajectories], bool),
+        excluded=np.array([t.status != "answered" for t in trajectories], bool),
         group=np.array([groups.setdefault(t.task.task_id, len(groups)) for t in trajectories], np.int32),
     )
 
