@@ -4,6 +4,7 @@ Imports jax only where an error of its kind may have come up, so that `--help` i
 """
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -16,8 +17,9 @@ from pixelis_jax.metrics.files import FULL_DISK
 OK, USER_ERROR, OUT_OF_MEMORY, INTERRUPTED, CLOSED_PIPE = 0, 2, 3, 128 + signal.SIGINT, 128 + signal.SIGPIPE
 
 TRAINING_REMEDY = (
-    "raise optimizer.micro_batches, or lower sampling.context_tokens, image.max_pixels, eval.batch and what a step"
-    " holds (rft: rollout.prompts, rollout.group_size; sft and pretrain: data.scenes), each as --config.NAME=VALUE"
+    "raise optimizer.micro_batches, or lower sampling.context_tokens, image.max_pixels, eval.batch, lora.rank and what"
+    " a step holds (rft: rollout.prompts, rollout.group_size; sft and pretrain: data.scenes), each as"
+    " --config.NAME=VALUE"
 )
 # What a path can be wrong about, besides permissions and a full disk.
 _BAD_PATHS = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOLCK}
@@ -28,7 +30,34 @@ def run_cli(main: Callable[[], int | None], *, memory_remedy: str = TRAINING_REM
 
     `memory_remedy` tells the user what to do when memory runs out.
     """
-    sys.exit(exit_code(main, memory_remedy=memory_remedy))
+    _open_streams()
+    sys.exit(exit_code(lambda: _checked(main), memory_remedy=memory_remedy))
+
+
+def _open_streams() -> None:
+    """Stdout and stderr that can take every text: a closed one swallows it, a poor encoding gets escapes."""
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:  # or the next file that is opened would become stdout
+        pass
+    os.close(spare)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  open as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _checked(main: Callable[[], int | None]) -> int | None:
+    """`main`, unless an argument is no text: bytes that are not UTF-8 would fail much later, in a library."""
+    for argument in sys.argv[1:]:
+        if any("\ud800" <= c <= "\udfff" for c in argument):
+            from pixelis_jax.types import UserError  # here, since it loads jax
+
+            raise UserError(
+                f"argument {argument!a:.200} is not valid UTF-8; rename the file, or set PYTHONUTF8=1 where the"
+                " locale is the reason"
+            )
+    return main()
 
 
 def exit_code(main: Callable[[], int | None], *, memory_remedy: str = TRAINING_REMEDY) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pixelis_jax.types import Trajectory, Turn
 
 MEMORY_REMEDY = "use a smaller model or lower --context_tokens"
+MOST = 2**20  # tokens or turns: above any model's context
 _COLORS = {"thought": "2", "call": "36", "observation": "33", "answer": "1;32", "refused": "31", "turn": "1"}
 
 
@@ -56,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from pixelis_jax.models import policy as policies
 
     check_temperature("--temperature", args.temperature)
+    if args.save_images:
+        _make_folder(args.save_images)
     image = open_rgb(args.image)
     set_up_jax()
     source = args.adapter or args.workdir
@@ -128,7 +131,7 @@ def dialogue(trajectory: "Trajectory", policy: "Policy", *, name: str, color: bo
     """Lines that show a rollout: thought, call, observation with sizes, answer."""
     first = trajectory.images[0]
     seen = policy.processor.fit_overview(*first.shape[:2])
-    yield f"image 1: {name}, {_size(first.shape)} px, seen as {_size(seen)} px"
+    yield f"image 1: {_clean(name)}, {_size(first.shape)} px, seen as {_size(seen)} px"
     yield f"question: {_clean(trajectory.task.question)}"
     for number, turn in enumerate(trajectory.turns, start=1):
         yield _paint(f"turn {number}", "turn", color)
@@ -159,13 +162,22 @@ def save_images(directory: Path, images: "Sequence[np.ndarray]") -> None:
     """`image_1.png` is the picture, the others are what the tools returned, at full resolution."""
     from pixelis_jax.metrics.files import atomic_write
     from pixelis_jax.metrics.writer import png
+
+    for number, image in enumerate(images, start=1):
+        atomic_write(directory / f"image_{number}.png", png(image))
+    print(f"images: {len(images)} in {directory}")
+
+
+def _make_folder(directory: Path) -> None:
+    """Before the model runs, so that its work is not lost to a wrong name."""
     from pixelis_jax.types import UserError
 
     if directory.exists() and not directory.is_dir():
         raise UserError(f"--save_images={directory} is a file; name a folder")
-    for number, image in enumerate(images, start=1):
-        atomic_write(directory / f"image_{number}.png", png(image))
-    print(f"images: {len(images)} in {directory}")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--save_images={directory}: {error.strerror}; name another folder") from None
 
 
 def _budgets(image: dict[str, int] | None) -> tuple[Any, Any]:
@@ -195,8 +207,8 @@ def _size(shape: Sequence[int]) -> str:
 
 def _positive(text: str) -> int:
     value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    if not 1 <= value <= MOST:
+        raise argparse.ArgumentTypeError(f"{value} is not in 1 .. {MOST}")
     return value
 
 

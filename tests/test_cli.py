@@ -1,4 +1,5 @@
 import errno
+import os
 import subprocess
 import sys
 
@@ -75,3 +76,30 @@ def test_a_closed_pipe_is_silent() -> None:
     program = f"from pixelis_jax.cli import run_cli; run_cli(lambda: {talk} and None)"
     done = subprocess.run(f'{sys.executable} -c "{program}" | head -1', shell=True, capture_output=True, text=True)
     assert done.stdout == "x" * 100 + "\n" and done.stderr == ""
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-"])
+def test_closed_streams_change_nothing_else(tmp_path, closed: str) -> None:
+    """The file that is opened next must not become stdout."""
+    program = (
+        "import sys; from pixelis_jax.cli import run_cli; file = open(sys.argv[1], 'w')\n"
+        "run_cli(lambda: print('out') or print('err', file=sys.stderr) or file.write('x') + 6)"
+    )
+    done = subprocess.run(
+        f'"{sys.executable}" -c "{program}" "{tmp_path}/file" {closed}', shell=True, capture_output=True, text=True
+    )
+    assert done.returncode == 7 and (tmp_path / "file").read_text() == "x"
+
+
+def test_a_poor_encoding_of_stdout_gets_escapes() -> None:
+    program = "from pixelis_jax.cli import run_cli; run_cli(lambda: print('\\xfc\\u4e2d'))"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "\\xfc\\u4e2d\n")
+
+
+def test_an_argument_that_is_no_text_is_refused_before_anything_runs() -> None:
+    program = "from pixelis_jax.cli import run_cli; run_cli(lambda: print('ran'))"
+    done = subprocess.run([sys.executable, "-c", program, b"--workdir=a\xff"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert r"argument '--workdir=a\udcff' is not valid UTF-8" in done.stderr

@@ -168,8 +168,15 @@ def test_images_are_saved(model: Path, picture: Path, tmp_path: Path) -> None:
     run(model, picture, f"--save_images={tmp_path / 'seen'}")
     saved = np.asarray(Image.open(tmp_path / "seen" / "image_1.png"))
     np.testing.assert_array_equal(saved, np.asarray(Image.open(picture)))
-    with pytest.raises(UserError, match="is a file"):
-        run(model, picture, f"--save_images={picture}")
+
+
+@pytest.mark.parametrize(("place", "words"), [("/proc/none", "/proc/none: .*; name another folder"), ("", "is a file")])
+def test_a_folder_that_cannot_be_is_refused_before_the_model_runs(
+    model: Path, picture: Path, place: str, words: str, monkeypatch
+) -> None:
+    monkeypatch.setattr(predict, "ask", None)
+    with pytest.raises(UserError, match=words):
+        run(model, picture, f"--save_images={place or picture}")
 
 
 def solid(directory: Path, width: int, height: int) -> Path:
@@ -211,6 +218,8 @@ def test_bad_input_is_one_line(model: Path, picture: Path, flags: list[str], wor
     [
         "--seed=-1",
         "--max_turns=0",
+        "--context_tokens=100000000000",
+        "--max_new_tokens=1048577",
         "--seed=x",
     ],
 )

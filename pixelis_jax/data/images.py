@@ -11,6 +11,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from pixelis_jax.types import UserError
 
 MAX_PIXELS = 2**26  # 67 million: above it a small file may fill the memory
+# What is opened: no format that hands the file to another program, as EPS does.
+FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "TIFF", "BMP", "GIF", "PPM", "JPEG2000", "AVIF", "ICO", "TGA")
 _DEEP = ("I", "F")  # 32 bits a pixel: no range is agreed on
 
 
@@ -26,7 +28,7 @@ def open_rgb(path: Path | str) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, which are refused here, and of damage, which raises too
-            with Image.open(file) as image:
+            with Image.open(file, formats=_readable()) as image:
                 _refuse_size(file, image.size)
                 return _to_rgb(file, ImageOps.exif_transpose(image))
     except (UserError, MemoryError):
@@ -38,7 +40,15 @@ def open_rgb(path: Path | str) -> np.ndarray:
     except Image.DecompressionBombError:
         raise UserError(f"{file}: has more than {MAX_PIXELS} pixels; scale it down first") from None
     except Exception as error:  # decoders raise errors of many kinds on damaged files
+        if "MAX_TEXT" in str(error):  # a limit of Pillow's, against texts that unpack to gigabytes
+            raise UserError(f"{file}: its text metadata is too large; save it anew without metadata") from None
         raise UserError(f"{file}: is damaged ({' '.join(str(error).split())}); copy it again") from error
+
+
+def _readable() -> list[str]:
+    """The formats that this Pillow was built with."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
 
 
 def _refuse_no_file(file: Path) -> None:

@@ -7,7 +7,7 @@ On disk Qwen2.5-VL uses `visual.*` and `model.*` (before transformers 5) or `mod
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def load(directory: Path, config: ModelConfig, *, abstract: PyTree) -> PyTree:
     """
     wanted = traverse_util.flatten_dict(abstract, sep="/")
     loaded: dict[str, Any] = {}
-    last = None
+    last: tuple[Path, str] | None = None
     for file, key, stored in _tensors(directory):
         if key == "lm_head.weight" and config.text.tie_word_embeddings:
             continue  # some checkpoints store the tied matrix twice
@@ -99,13 +99,26 @@ def load(directory: Path, config: ModelConfig, *, abstract: PyTree) -> PyTree:
         if stored.get_dtype() not in FLOATS:
             raise UserError(f"{file}: key {key!r} is of type {stored.get_dtype()}; supported are {', '.join(FLOATS)}")
         loaded[path] = _place(stored, target, transposed)
-        jax.block_until_ready(last)  # one transfer under way at a time: more would pile up in the host's memory
-        last = loaded[path]
+        _check_finite(last, loaded)  # waits for the one before: more than two under way would pile up on the host
+        last = (file, path)
+    _check_finite(last, loaded)
     if missing := sorted(set(wanted) - set(loaded)):
         raise UserError(
             f"{directory}: {len(missing)} weights are missing, first {from_path(missing[0])[0]!r}; copy all shards"
         )
     return traverse_util.unflatten_dict(loaded, sep="/")
+
+
+def _check_finite(read: tuple[Path, str] | None, loaded: Mapping[str, jax.Array]) -> None:
+    """UserError where a weight, given by its (file, path), is not a finite number; counted where it lies."""
+    if read is not None and not _all_finite(loaded[read[1]]):
+        file, path = read
+        raise UserError(f"{file}: key {from_path(path)[0]!r} holds values that are not finite; copy it again")
+
+
+@jax.jit
+def _all_finite(x: jax.Array) -> jax.Array:
+    return jnp.isfinite(x).all()
 
 
 def _place(stored: Any, target: jax.ShapeDtypeStruct, transposed: bool) -> jax.Array:

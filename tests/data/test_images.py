@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from pixelis_jax.data import images
 from pixelis_jax.data.images import open_rgb
@@ -154,9 +155,23 @@ def test_folders_float_images_and_closed_files(tmp_path: Path, monkeypatch: pyte
         open_rgb(saved(tmp_path, solid("F", 0.5), "f.tif"))
     path = saved(tmp_path, solid("L", 3))
 
-    def closed(*_: object) -> None:
+    def closed(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", os.fspath(path))
 
     monkeypatch.setattr(images.Image, "open", closed)
     with pytest.raises(UserError, match="may not be read"):
         open_rgb(path)
+
+
+def test_a_text_that_unpacks_to_too_much_is_no_damage(tmp_path: Path) -> None:
+    info = PngInfo()
+    info.add_text("comment", "x" * 3_000_000, zip=True)
+    solid("L", 3).save(tmp_path / "a.png", pnginfo=info)
+    with pytest.raises(UserError, match=r"a\.png: its text metadata is too large"):
+        open_rgb(tmp_path / "a.png")
+
+
+def test_a_format_that_another_program_would_read_is_not_opened(tmp_path: Path) -> None:
+    solid("RGB", (1, 2, 3)).save(tmp_path / "a.eps")
+    with pytest.raises(UserError, match=r"a\.eps: is not an image that can be read; give a PNG"):
+        open_rgb(tmp_path / "a.eps")

@@ -124,6 +124,9 @@ def broken(directory: Path, how: str) -> None:
         rewrite(directory, lambda t: t.update(pair))
     elif how == "other base":
         rewrite(directory, lambda t: t.update({key: np.zeros((81, 4), np.float32)}))
+    elif how in ("not finite", "whole numbers"):
+        value = np.full((80, 4), np.inf, np.float32) if how == "not finite" else np.ones((80, 4), np.int32)
+        rewrite(directory, lambda t: t.update({key: value}))
     elif how == "other rank":
         change(directory, r=8)
 
@@ -141,6 +144,8 @@ def broken(directory: Path, how: str) -> None:
         ("layer too many", "layers.9.mlp.up_proj.lora_B.weight' has no linear layer"),
         ("key not asked for", "do not name it"),
         ("other base", "has shape [81, 4] in place of [80, 4]; it was made for another base model"),
+        ("not finite", "layers.1.mlp.up_proj.lora_B.weight' holds values that are no finite floats"),
+        ("whole numbers", "layers.1.mlp.up_proj.lora_B.weight' holds values that are no finite floats"),
         ("other rank", "adapter_config.json says rank 8"),
     ],
 )

@@ -71,6 +71,7 @@ NORM = "model.language_model.norm.weight"
         ({"model.language_model.extra.weight": np.zeros(3, np.float32)}, "extra.weight' has no place in this model"),
         ({NORM: np.zeros(5, np.float32)}, r"norm.weight' gives shape \(5,\), the config asks for \(64,\)"),
         ({"model.norm.weight": np.zeros(64, np.float32)}, "norm.weight' stands twice"),
+        ({NORM: np.full(64, np.nan, np.float32)}, "model.norm.weight' holds values that are not finite"),
         ({NORM: np.zeros(64, np.int8)}, "norm.weight' is of type I8; supported are F32, F16, BF16"),
     ],
 )
