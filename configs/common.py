@@ -93,6 +93,22 @@ def optimizer(*, learning_rate: float, schedule: str, warmup_steps: int) -> ml_c
     return group
 
 
-def unknown_variant(file: str, variant: str) -> NoReturn:
-    """Refuses a variant that the config does not have."""
-    raise UserError(f"{file} has no variant {variant!r}; use 'smoke' or none")
+LARGE = ("qwen2_5_vl_3b", "qwen2_5_vl_7b")  # variants for one 80 GB card
+
+
+def large(config: ml_collections.ConfigDict) -> None:
+    """Budgets for a real checkpoint, whose directory `--config.model.name` gives."""
+    config.model.name = ""
+    config.model.dtype = "bfloat16"
+    config.image.min_pixels = config.image.crop_min_pixels = 56 * 56
+    config.image.max_pixels = config.image.crop_max_pixels = 448 * 448  # 256 tokens
+    config.lora.rank = 16
+    config.lora.alpha = 32.0
+    config.sampling.max_new_tokens = 256
+    config.sampling.context_tokens = 1536
+    config.eval.scenes, config.eval.batch = 64, 16
+
+
+def unknown_variant(file: str, variant: str, *others: str) -> NoReturn:
+    """Refuses a variant that the config does not have; `others` are those besides smoke."""
+    raise UserError(f"{file} has no variant {variant!r}; use {', '.join(['smoke', *others])} or none")

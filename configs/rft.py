@@ -2,6 +2,7 @@
 
 python -m pixelis_jax.main --config=configs/rft.py                 # two CPU cores: minutes
 python -m pixelis_jax.main --config=configs/rft.py:smoke           # about a minute, no change of stage
+python -m pixelis_jax.main --config=configs/rft.py:qwen2_5_vl_7b --config.model.name=DIR     # one 80 GB card; or _3b
 """
 
 import ml_collections
@@ -10,7 +11,7 @@ from configs import common
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """The configuration; `variant` is "" or "smoke"."""
+    """The configuration; `variant` is "", "smoke" or one of `common.LARGE`."""
     config = common.base("rft")
     config.total_steps = 60  # training steps, one rollout and one update each
     config.init_from = "pixelis-tiny-sft"  # adapter to start from: bundled name, PEFT directory or workdir; "": none
@@ -75,6 +76,12 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.checkpoint.every_steps = 2
         config.eval.scenes, config.eval.batch = 8, 8
         config.logging.rollouts_every_steps = 1
+    elif variant in common.LARGE:
+        common.large(config)
+        config.init_from = ""
+        config.optimizer.learning_rate = 2e-5
+        config.optimizer.micro_batches = 4
+        config.total_steps = 500
     elif variant:
-        common.unknown_variant("configs/rft.py", variant)
+        common.unknown_variant("configs/rft.py", variant, *common.LARGE)
     return config

@@ -57,7 +57,7 @@ class Online:
     @property
     def size(self) -> str:
         """What is trained, in words."""
-        return assembly.size_of(self.start, self.policy)
+        return f"{assembly.size_of(self.start, self.policy)}; {self.policy.loaded}"
 
     # State ----------------------------------------------------------------------------------------------------------
     def first_state(self) -> TrainState:

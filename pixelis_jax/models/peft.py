@@ -108,9 +108,7 @@ def load(directory: Path, params: PyTree) -> tuple[PyTree, LoraConfig]:
             reason = f"{CONFIG} says rank {rank}" if own != rank else "it was made for another base model"
             raise UserError(f"{file}: key {key!r} has shape {list(value.shape)} in place of {list(wanted)}; {reason}")
         if not jnp.issubdtype(value.dtype, jnp.floating) or not bool(jnp.isfinite(value).all()):
-            raise UserError(
-                f"{file}: key {key!r} holds values that are no finite floats; copy it again"
-            )
+            raise UserError(f"{file}: key {key!r} holds values that are no finite floats; copy it again")
         found[(*layer.split("/"), factor)] = jnp.asarray(value.T, jnp.float32)
     layers = {"/".join(path[:-1]) for path in found}
     _check_complete(file, config, layers=_selected(directory, config, kernels), found=set(found))

@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import hashlib
 import os
+import resource
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ class Policy:
     mesh: Mesh
     name: str
     sha256: str
+    loaded: str = ""  # what reading the weights took, in words
 
     @functools.cached_property
     def host_embeddings(self) -> np.ndarray:
@@ -75,9 +78,13 @@ def load(
     abstract = abstract_params(model)
     shardings = parallel.param_shardings(mesh, abstract)
     placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+    begin = time.perf_counter()
     params = weights.load(directory, config, abstract=placed)
+    size = sum(x.nbytes for x in jax.tree.leaves(params)) / 2**30
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    loaded = f"{size:.2f} GiB of weights read in {time.perf_counter() - begin:.0f} s, host peak {peak:.1f} GiB"
     processor = processors.load(directory, config, overview=overview, crop=crop)
-    return Policy(model, params, processor, mesh, name, content_hash(directory))
+    return Policy(model, params, processor, mesh, name, content_hash(directory), loaded)
 
 
 def abstract_params(model: Qwen2_5_VL) -> PyTree:

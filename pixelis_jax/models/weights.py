@@ -5,6 +5,7 @@ On disk Qwen2.5-VL uses `visual.*` and `model.*` (before transformers 5) or `mod
 """
 
 import functools
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,8 @@ from pixelis_jax.types import UserError
 PyTree = Any
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+SHARD_BYTES = 5 * 10**9
+_SHARD = "model-{:05d}-of-{:05d}.safetensors"
 FLOATS = ("F32", "F16", "BF16")  # stored types that are read
 
 # (regular expression on the key without its prefix, our path); "T" marks a matrix stored [out, in].
@@ -143,19 +146,45 @@ def _transpose(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], jax.Arr
     return jax.jit(jnp.transpose, out_shardings=sharding)
 
 
-def save(directory: Path, params: PyTree, *, config: ModelConfig, dtype: Any = None) -> None:
-    """Write `params` as one safetensors file with the reference's key names and shapes."""
-    tensors = {}
-    for path, leaf in traverse_util.flatten_dict(params, sep="/").items():
-        key, transposed = from_path(path)
-        value = np.asarray(leaf if dtype is None else leaf.astype(dtype))
-        value = value.T if transposed else value
-        if key == "visual.patch_embed.proj.weight":
-            v = config.vision
-            value = value.reshape(-1, v.in_channels, v.temporal_patch_size, v.patch_size, v.patch_size)
-        tensors[key] = np.ascontiguousarray(value)
+def save(
+    directory: Path, params: PyTree, *, config: ModelConfig, dtype: Any = None, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write `params` as safetensors with the reference's key names and shapes.
+
+    What is larger than `shard_bytes` goes into several files with an index, as `transformers` does; the host holds one
+    file's tensors at a time.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+    leaves = traverse_util.flatten_dict(params, sep="/")
+    shards: list[list[str]] = [[]]
+    room = shard_bytes
+    for path, leaf in leaves.items():
+        size = leaf.size * jnp.dtype(dtype or leaf.dtype).itemsize
+        if size > room and shards[-1]:
+            shards.append([])
+            room = shard_bytes
+        shards[-1].append(path)
+        room -= size
+    names = [WEIGHTS] if len(shards) == 1 else [_SHARD.format(i + 1, len(shards)) for i in range(len(shards))]
+    for name, paths in zip(names, shards, strict=True):
+        tensors = dict(_as_stored(path, leaves[path], config, dtype) for path in paths)
+        save_file(tensors, directory / name, metadata={"format": "pt"})
+    if len(shards) > 1:
+        places = {from_path(path)[0]: name for name, paths in zip(names, shards, strict=True) for path in paths}
+        total = sum(x.size * jnp.dtype(dtype or x.dtype).itemsize for x in leaves.values())
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _as_stored(path: str, leaf: Any, config: ModelConfig, dtype: Any) -> tuple[str, np.ndarray]:
+    """(key, value) of a parameter in a file."""
+    key, transposed = from_path(path)
+    value = np.asarray(leaf if dtype is None else leaf.astype(dtype))
+    value = value.T if transposed else value
+    if key == "visual.patch_embed.proj.weight":
+        v = config.vision
+        value = value.reshape(-1, v.in_channels, v.temporal_patch_size, v.patch_size, v.patch_size)
+    return key, np.ascontiguousarray(value)
 
 
 def _tensors(directory: Path) -> Iterator[tuple[Path, str, Any]]:

@@ -54,6 +54,18 @@ def test_saving_what_was_loaded_gives_the_same_tensors(ours, golden_directory, t
         np.testing.assert_array_equal(value, source[key])
 
 
+def test_large_models_are_saved_in_shards_that_load_again(ours, abstract, tmp_path):
+    weights.save(tmp_path, ours.variables["params"], config=CONFIG, shard_bytes=200_000)
+    names = sorted(file.name for file in tmp_path.iterdir())
+    count = len(names) - 1
+    assert count > 2 and names[0] == f"model-00001-of-{count:05d}.safetensors" and names[-1] == weights.INDEX
+    index = json.loads((tmp_path / weights.INDEX).read_text())
+    assert index["metadata"]["total_size"] == sum(x.nbytes for x in jax.tree.leaves(ours.variables["params"]))
+    jax.tree.map(
+        np.testing.assert_array_equal, weights.load(tmp_path, CONFIG, abstract=abstract), ours.variables["params"]
+    )
+
+
 def changed(golden_weights, tmp_path, **changes):
     """A checkpoint with keys replaced (None: left out)."""
     tensors = reference.floats(golden_weights) | changes
