@@ -45,10 +45,10 @@ class Work:
     kernels: int = 0
 
 
-def profile(work: Work, call: Any) -> None:
-    """Print the kernels of a call, if asked for."""
-    for name, launches, ms in timing_kernels(call, top=work.kernels) if work.kernels else ():
-        print(f"    {ms:9.2f} ms {launches:7d} x {name[:90]}")
+def profile(work: Work, call: Any, hlo: Any) -> None:
+    """Print the kernels of a call, if asked for; `hlo()` is the compiled program's text."""
+    for name, launches, ms in timing_kernels(call, top=work.kernels, hlo=hlo()) if work.kernels else ():
+        print(f"    {ms:9.2f} ms {launches:7d} x {name[:130]}")
 
 
 def images_of(config: ModelConfig, count: int, side: int) -> ImageBatch:
@@ -133,7 +133,7 @@ def decode(model: Qwen2_5_VL, variables: Any, work: Work, bandwidth: float) -> N
         f"decode: B={rows}, {per_step * 1e3:.2f} ms a step, {rows / per_step:.0f} tok/s, floor {floor * 1e3:.2f} ms"
         f" -> {floor / per_step:.0%} (first call {first:.0f} s)"
     )
-    profile(work, run)
+    profile(work, run, lambda: engine.generate.lower(variables, state, keys, active).compile().as_text())
     print(f"prefill: {rows} x {len(row)} tokens in {prefill_s * 1e3:.0f} ms (first call {prefill_first:.0f} s)")
 
 
@@ -175,7 +175,8 @@ def step(model: Qwen2_5_VL, params: Any, adapter: Any, work: Work) -> None:
         f"step: {b} x {length} tokens in {seconds:.3f} s, {tokens / seconds:.0f} tok/s,"
         f" {4 * kernels * tokens / seconds / 1e12:.0f} TFLOP/s at 4N (first call {first:.0f} s)"
     )
-    profile(work, run)
+    lower = rl.update.jitted(state).lower
+    profile(work, run, lambda: lower(state, frozen, Scored(batch, inputs), features).compile().as_text())
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 import collections
 import gzip
 import json
+import re
 import statistics
 import tempfile
 import time
@@ -52,8 +53,14 @@ def nbytes(tree: Any) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def kernels(call: Callable[[], Any], *, top: int) -> list[tuple[str, int, float]]:
-    """The `top` kernels of one call by time: (name, launches, milliseconds in all)."""
+def origin(kernel: str, hlo: str) -> str:
+    """Result shape of a kernel and the operation it is from, by the text of the compiled program."""
+    line = re.search(rf"%{re.escape(kernel)} = (\S+) .*?op_name=\"([^\"]*)\"", hlo)
+    return f"{line[1].partition('{')[0]} {line[2][-70:]}" if line else ""
+
+
+def kernels(call: Callable[[], Any], *, top: int, hlo: str = "") -> list[tuple[str, int, float]]:
+    """The `top` kernels of one call by time: (HLO name and origin, launches, milliseconds in all)."""
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, create_perfetto_trace=True):
             jax.block_until_ready(call())
@@ -69,7 +76,8 @@ def kernels(call: Callable[[], Any], *, top: int) -> list[tuple[str, int, float]
     spent: collections.Counter[str] = collections.Counter()
     for event in events:
         if event.get("ph") == "X" and event.get("pid") in devices and "hlo_op" in event.get("args", {}):
-            count[event["name"]] += 1
-            spent[event["name"]] += event["dur"]
+            name = event["name"]  # not hlo_op, which is the whole command buffer
+            count[name] += 1
+            spent[name] += event["dur"]
     total = ("all", sum(count.values()), sum(spent.values()) / 1e3)
-    return [total, *((name, count[name], us / 1e3) for name, us in spent.most_common(top))]
+    return [total, *((f"{name} {origin(name, hlo)}", count[name], us / 1e3) for name, us in spent.most_common(top))]

@@ -7,6 +7,7 @@ import os
 import resource
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,14 @@ def load(
     shardings = parallel.param_shardings(mesh, abstract)
     placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
     begin = time.perf_counter()
-    params = weights.load(directory, config, abstract=placed)
+    with ThreadPoolExecutor(1) as pool:
+        digest = pool.submit(content_hash, directory)  # beside the reading, of which it needs the same bytes
+        params = weights.load(directory, config, abstract=placed)
     size = sum(x.nbytes for x in jax.tree.leaves(params)) / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     loaded = f"{size:.2f} GiB of weights read in {time.perf_counter() - begin:.0f} s, host peak {peak:.1f} GiB"
     processor = processors.load(directory, config, overview=overview, crop=crop)
-    return Policy(model, params, processor, mesh, name, content_hash(directory), loaded)
+    return Policy(model, params, processor, mesh, name, digest.result(), loaded)
 
 
 def abstract_params(model: Qwen2_5_VL) -> PyTree:

@@ -128,17 +128,20 @@ def _place(stored: Any, target: jax.ShapeDtypeStruct, transposed: bool) -> jax.A
     """A file's tensor on the devices, read part by part; a transposition happens there, where it is quick."""
     sharding = target.sharding or SingleDeviceSharding(jax.devices()[0])
     sizes = tuple(stored.get_shape())
+
+    def part(index: tuple[slice, ...]) -> np.ndarray:
+        return stored[index].astype(target.dtype, copy=False)
+
     if transposed and len(sizes) == 2:
         rows_first = sharding
         if isinstance(sharding, NamedSharding):
             rows, columns = (*sharding.spec, None, None)[:2]
             rows_first = NamedSharding(sharding.mesh, PartitionSpec(columns, rows))
-        as_stored = jax.make_array_from_callback(sizes, rows_first, lambda i: stored[i].astype(target.dtype))
-        return _transpose(sharding)(as_stored)
+        return _transpose(sharding)(jax.make_array_from_callback(sizes, rows_first, part))
     if transposed:  # the patch embedding, [out, channel, frame, y, x] on disk
         whole = stored[:].reshape(sizes[0], -1).T.astype(target.dtype)
         return jax.make_array_from_callback(target.shape, sharding, lambda i: whole[i])
-    return jax.make_array_from_callback(target.shape, sharding, lambda i: stored[i].astype(target.dtype))
+    return jax.make_array_from_callback(target.shape, sharding, part)
 
 
 @functools.lru_cache(maxsize=64)
@@ -179,12 +182,12 @@ def save(
 def _as_stored(path: str, leaf: Any, config: ModelConfig, dtype: Any) -> tuple[str, np.ndarray]:
     """(key, value) of a parameter in a file."""
     key, transposed = from_path(path)
-    value = np.asarray(leaf if dtype is None else leaf.astype(dtype))
-    value = value.T if transposed else value
+    leaf = leaf if dtype is None else leaf.astype(dtype)
+    value = np.ascontiguousarray(leaf.T if transposed else leaf)  # a jax.Array turns on its device, where it is quick
     if key == "visual.patch_embed.proj.weight":
         v = config.vision
         value = value.reshape(-1, v.in_channels, v.temporal_patch_size, v.patch_size, v.patch_size)
-    return key, np.ascontiguousarray(value)
+    return key, value
 
 
 def _tensors(directory: Path) -> Iterator[tuple[Path, str, Any]]:
@@ -203,7 +206,10 @@ def _tensors(directory: Path) -> Iterator[tuple[Path, str, Any]]:
             raise UserError(f"{file}: not there; the directory must hold {WEIGHTS} or all shards named by {INDEX}")
         try:
             with safe_open(file, framework="numpy") as handle:
-                for key in handle.keys():  # noqa: SIM118  safe_open is no mapping
+                keys = list(handle.keys())
+            for key in keys:
+                # Opened anew for each: pages that were read would stay with the mapping, up to the whole file.
+                with safe_open(file, framework="numpy") as handle:
                     yield file, key, handle.get_slice(key)
         except SafetensorError as error:
             raise UserError(f"{file}: truncated or not safetensors ({error}); copy it again") from None
