@@ -129,7 +129,7 @@ def _place(stored: Any, target: jax.ShapeDtypeStruct, transposed: bool) -> jax.A
     sharding = target.sharding or SingleDeviceSharding(jax.devices()[0])
     sizes = tuple(stored.get_shape())
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
+    def part(index: Any) -> np.ndarray:
         return stored[index].astype(target.dtype, copy=False)
 
     if transposed and len(sizes) == 2:
