@@ -28,7 +28,7 @@ from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.lora import LoraConfig
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import Processor
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.reading import ReadingConfig
 from pixelis_jax.rewards.curiosity import CuriosityConfig
 from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights
@@ -85,7 +85,7 @@ def new_policy(config: ConfigDict) -> Policy:
     tokenizer = tiny.make_tokenizer(config.seed, schemas(TOOLS))
     sizes = {k: config.model[k] for k in ("width", "layers", "vision_width", "vision_depth")}
     model_config = tiny.make_config(tokenizer, **sizes)
-    model = Qwen2_5_VL(model_config)
+    model = VLM(model_config)
     shardings = parallel.param_shardings(mesh, policies.abstract_params(model))
     params = jax.jit(lambda: policies.init_params(model, config.seed), out_shardings=shardings)()
     return Policy(model, params, Processor(model_config, tokenizer, overview=overview, crop=crop), mesh, "new", "")

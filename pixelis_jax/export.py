@@ -112,11 +112,11 @@ def write_merged(directory: Path, trained: "Trained", dtype: str | None) -> None
 
     from pixelis_jax.models import config as model_config
     from pixelis_jax.models import lora, policy, weights
-    from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+    from pixelis_jax.models.vlm import VLM
 
     base = policy.resolve(trained.base_name)
     config = model_config.from_json(base / "config.json")
-    abstract = policy.abstract_params(Qwen2_5_VL(config))
+    abstract = policy.abstract_params(VLM(config))
     stored = _stored_dtype(base)
     wanted = _dtype(dtype) or stored
     wide = jnp.promote_types(stored, wanted)  # so that an unadapted weight is never rounded on the way

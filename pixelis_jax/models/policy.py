@@ -20,7 +20,7 @@ from pixelis_jax.models import weights
 from pixelis_jax.models.config import ModelConfig
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.processor import Processor
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.types import ImageBatch, TokenBatch, UserError
 
 PyTree = Any
@@ -31,7 +31,7 @@ BUNDLED = {"pixelis-tiny": Path(__file__).parent.parent / "assets" / "pixelis-ti
 class Policy:
     """`model.apply({"params": params, "lora": adapter}, ...)` is the policy; without `lora` it is the base."""
 
-    model: Qwen2_5_VL
+    model: VLM
     params: PyTree
     processor: Processor
     mesh: Mesh
@@ -71,7 +71,7 @@ def load(
     directory = resolve(name)
     config = model_config.from_json(directory / "config.json")
     mesh = mesh or parallel.make_mesh(parallel.MeshShape())
-    model = Qwen2_5_VL(config, dtype=dtype, lora_scale=lora_scale, remat=config.text.num_hidden_layers > 8)
+    model = VLM(config, dtype=dtype, lora_scale=lora_scale, remat=config.text.num_hidden_layers > 8)
     abstract = abstract_params(model)
     shardings = parallel.param_shardings(mesh, abstract)
     placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
@@ -80,12 +80,12 @@ def load(
     return Policy(model, params, processor, mesh, name, content_hash(directory))
 
 
-def abstract_params(model: Qwen2_5_VL) -> PyTree:
+def abstract_params(model: VLM) -> PyTree:
     """Shapes and dtypes of the parameters, nothing computed."""
     return jax.eval_shape(lambda: init_params(model, 0))
 
 
-def init_params(model: Qwen2_5_VL, seed: int) -> PyTree:
+def init_params(model: VLM, seed: int) -> PyTree:
     """Fresh parameters from a seed."""
     rows, images = _smallest_inputs(model.config)
     return model.init(jax.random.key(seed), rows, images, method="init_all")["params"]

@@ -15,7 +15,7 @@ from jax import Array
 
 from pixelis_jax.models.decoder import Cache, empty_cache
 from pixelis_jax.models.head import log_softmax
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL, row_slots
+from pixelis_jax.models.vlm import VLM, row_slots
 from pixelis_jax.types import ImageBatch, TokenBatch
 
 PyTree = Any
@@ -57,7 +57,7 @@ class Generated:
 class Engine:
     """Jitted rollout functions of a model and its sampling. `variables` is {"params": ..., "lora": ... or absent}."""
 
-    def __init__(self, model: Qwen2_5_VL, config: SamplingConfig, *, end_of_turn: int) -> None:
+    def __init__(self, model: VLM, config: SamplingConfig, *, end_of_turn: int) -> None:
         self.model = model
         self.config = config
         self.end_of_turn = end_of_turn

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: vision tower, decoder and head behind one module (arXiv:2502.13923)."""
+"""Vision tower (where there is one), decoder and head behind one module, whatever the family."""
 
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from pixelis_jax.types import ImageBatch, TokenBatch
 PyTree = Any
 
 
-class Qwen2_5_VL(nn.Module):
+class VLM(nn.Module):
     """Call methods through `model.apply(variables, ..., method=...)` with `{"params": base, "lora": adapter}`.
 
     `lora_scale` is alpha / rank of the adapter, if any. `remat` recomputes each layer in the backward pass.
@@ -99,13 +99,11 @@ def row_slots(valid: Array) -> Array:
 
 
 # Typed calls of the module, for code that holds variables: `model.apply` returns a union that type checkers can't read.
-def encode_images(model: Qwen2_5_VL, variables: PyTree, images: ImageBatch) -> Array:
+def encode_images(model: VLM, variables: PyTree, images: ImageBatch) -> Array:
     """Flat feature table of `images` under `variables`."""
     return cast(Array, model.apply(variables, images, method="encode_images"))
 
 
-def score(
-    model: Qwen2_5_VL, variables: PyTree, rows: TokenBatch, features: Array, *, temperature: float = 1.0
-) -> HeadOutput:
+def score(model: VLM, variables: PyTree, rows: TokenBatch, features: Array, *, temperature: float = 1.0) -> HeadOutput:
     """Log-prob and entropy f32[B, T] of each token under `variables`."""
     return cast(HeadOutput, model.apply(variables, rows, features, temperature=temperature, method="score"))
