@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--image_px", type=int, default=448)
     args = parser.parse_args()
     if args.shape == "pixelis-tiny":
-        from pixelis_jax.models.config import from_json
+        from pixelis_jax.models.families import from_json
 
         config = from_json(policy.resolve(args.shape) / "config.json")
     else:

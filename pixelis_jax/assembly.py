@@ -142,9 +142,10 @@ def hashes(policy: Policy, adapter: PyTree) -> dict[str, str]:
     return {"model": policy.sha256, "adapter": tree_sha256(adapter), "data": assets.sha256()}
 
 
-def save_adapter(config: ConfigDict, directory: Path, adapter: PyTree) -> None:
+def save_adapter(config: ConfigDict, policy: Policy, directory: Path, adapter: PyTree) -> None:
     """An adapter that a job trained, in PEFT's layout, with `pixelis.json` beside it."""
-    peft.save(directory, adapter, lora=lora_config(config), base_name=config.model.name)
+    text_only = policy.model.config.vision is None
+    peft.save(directory, adapter, lora=lora_config(config), base_name=config.model.name, text_only=text_only)
     adapters.write_settings(directory, to_json(config), origin=f"{directory.name} of a run", base=config.model.name)
 
 

@@ -114,6 +114,8 @@ class Online:
     def full_table_rows(self) -> int:
         """Feature rows of a rollout in which every prompt has one image and every turn but the last returns one."""
         processor, vision = self.policy.processor, self.policy.model.config.vision
+        if vision is None:
+            return self.config.sampling.max_turns  # a zero row a turn, in place of images
         overview, crop = (
             image_processor.rows_per_image(processor.windows([], crop=is_crop), vision) for is_crop in (False, True)
         )
@@ -187,7 +189,7 @@ class Online:
             self.save_adapter(run, state, _stage_folder(curriculum.from_json(host["curriculum"]).stage))
 
     def save_adapter(self, run: Run, state: TrainState, folder: str) -> None:
-        assembly.save_adapter(self.config, run.path / folder, state.trainable["lora"])
+        assembly.save_adapter(self.config, self.policy, run.path / folder, state.trainable["lora"])
 
     def records(self, rollout: Rollout, numbers: RowNumbers) -> list[dict[str, Any]]:
         """The first rows of the step for trajectories.jsonl."""

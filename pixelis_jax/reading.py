@@ -74,15 +74,15 @@ def take(pool: Charts, step: int, *, count: int) -> Charts:
 
 def init_reader(model: VLM) -> dict[str, Array]:
     """The linear reading head, zero."""
-    width, classes = model.config.vision.out_hidden_size, len(CLASSES)
+    width, classes = model.config.need_vision().out_hidden_size, len(CLASSES)
     return {"kernel": jnp.zeros((width, classes)), "bias": jnp.zeros(classes)}
 
 
 def reading_loss(model: VLM, variables: PyTree, charts: Charts) -> tuple[Array, tuple[Array, Array]]:
     """(mean cross-entropy over all merged tokens, (right, count) over the tokens that hold a character)."""
-    vision = model.config.vision
+    vision = model.config.need_vision()
     table = vlm.encode_images(model, variables, charts.images)
-    table = table.reshape(charts.labels.shape[0], -1, vision.out_hidden_size)
+    table = table.reshape(charts.labels.shape[0], -1, table.shape[-1])[..., : vision.out_hidden_size]
     side = GRID * vision.factor
     seen = table[:, image_processor.token_rows((side, side), vision)]
     logits = seen @ variables[READER]["kernel"] + variables[READER]["bias"]

@@ -14,9 +14,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from pixelis_jax import parallel
-from pixelis_jax.models import config as model_config
+from pixelis_jax.models import families, weights
 from pixelis_jax.models import processor as processors
-from pixelis_jax.models import weights
 from pixelis_jax.models.config import ModelConfig
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.processor import Processor
@@ -69,7 +68,7 @@ def load(
     `overview` and `crop` bound the pixels of task images and of tool images; None takes the directory's own bounds.
     """
     directory = resolve(name)
-    config = model_config.from_json(directory / "config.json")
+    config = families.from_json(directory / "config.json")
     mesh = mesh or parallel.make_mesh(parallel.MeshShape())
     model = VLM(config, dtype=dtype, lora_scale=lora_scale, remat=config.text.num_hidden_layers > 8)
     abstract = abstract_params(model)
@@ -125,10 +124,12 @@ def content_hash(directory: Path) -> str:
     return digest.hexdigest()
 
 
-def _smallest_inputs(config: ModelConfig) -> tuple[TokenBatch, ImageBatch]:
-    vision = config.vision
+def _smallest_inputs(config: ModelConfig) -> tuple[TokenBatch, ImageBatch | None]:
     one = np.zeros((1, 1), np.int32)
     rows = TokenBatch(one, one > -1, one > 0, np.zeros((1, 3, 1), np.int32), one)
+    vision = config.vision
+    if vision is None:
+        return rows, None
     shape = (1, 1, vision.window_patches)
     patches = np.zeros((*shape, vision.patch_dim), np.uint8)
     return rows, ImageBatch(patches, np.zeros((*shape, 2), np.int32), np.ones(shape, bool))

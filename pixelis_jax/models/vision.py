@@ -12,14 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pixelis_jax.models.config import VisionConfig
+from pixelis_jax.models.config import VISION_THETA, VisionConfig
 from pixelis_jax.models.layers import Dense, GatedMLP, RMSNorm, attend, rotate
 from pixelis_jax.types import ImageBatch
-
-# Channel statistics of OpenAI CLIP, which every Qwen-VL processor uses (values on the 0..1 scale).
-IMAGE_MEAN = (0.48145466, 0.4578275, 0.40821073)
-IMAGE_STD = (0.26862954, 0.26130258, 0.27577711)
-ROPE_THETA = 10_000.0
 
 
 class VisionAttention(nn.Module):
@@ -86,14 +81,14 @@ class VisionTower(nn.Module):
     def _normalise(self, patches: Array) -> Array:
         """u8[..., channels * frames * patch * patch] -> f32, per channel; a patch's slowest index is the channel."""
         per_channel = self.config.patch_dim // self.config.in_channels
-        mean = np.repeat(np.array(IMAGE_MEAN, np.float32), per_channel)
-        std = np.repeat(np.array(IMAGE_STD, np.float32), per_channel)
+        mean = np.repeat(np.array(self.config.image_mean, np.float32), per_channel)
+        std = np.repeat(np.array(self.config.image_std, np.float32), per_channel)
         return (patches.astype(jnp.float32) * np.float32(1 / 255) - mean) / std
 
     def _rope(self, coords: Array) -> tuple[Array, Array]:
         """cos and sin f32[..., head_dim / 2]: half of the angles turn with the row, half with the column."""
         quarter = self.config.hidden_size // self.config.num_heads // 4
-        inverse = 1.0 / ROPE_THETA ** (np.arange(quarter, dtype=np.float32) / quarter)
+        inverse = 1.0 / VISION_THETA ** (np.arange(quarter, dtype=np.float32) / quarter)
         angles = coords[..., None].astype(jnp.float32) * inverse
         angles = angles.reshape(*coords.shape[:-1], 2 * quarter)
         return jnp.cos(angles), jnp.sin(angles)

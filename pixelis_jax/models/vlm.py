@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pixelis_jax.models.config import ModelConfig
+from pixelis_jax.models.config import ModelConfig, VisionConfig
 from pixelis_jax.models.decoder import Cache, Decoder
 from pixelis_jax.models.head import HeadOutput, score_tokens
 from pixelis_jax.models.layers import matmul_precision
@@ -30,7 +30,9 @@ class VLM(nn.Module):
 
     def setup(self) -> None:
         text = self.config.text
-        self.visual = VisionTower(self.config.vision, self.dtype, self.lora_scale, self.remat)
+        vision = self.config.vision
+        if isinstance(vision, VisionConfig):
+            self.visual = VisionTower(vision, self.dtype, self.lora_scale, self.remat)
         self.language_model = Decoder(text, self.dtype, self.lora_scale, self.remat)
         scale = nn.initializers.normal(text.hidden_size**-0.5)
         self.embed_tokens = self.param("embed_tokens", scale, (text.vocab_size, text.hidden_size), self.dtype)
@@ -38,7 +40,10 @@ class VLM(nn.Module):
             self.lm_head = self.param("lm_head", scale, (text.hidden_size, text.vocab_size), self.dtype)
 
     def encode_images(self, images: ImageBatch) -> Array:
-        """Flat feature table f[M * W * L / merge, D] of images; rows are found by `image_processor.token_rows`."""
+        """Flat feature table f[M * W * L / merge, D] of images; rows are found by `image_processor.token_rows`.
+
+        A text-only model has none: no token points into its table, so one row of zeros serves.
+        """
         with matmul_precision(self.dtype):
             features = self.visual(images)
         return features.reshape(-1, features.shape[-1])
@@ -80,11 +85,12 @@ class VLM(nn.Module):
 
     def placeholders(self) -> tuple[int, ...]:
         """Ids that only a processor may write: neither sampled nor counted in a softmax."""
-        return (self.config.image_token_id, self.config.video_token_id)
+        return (self.config.image_token_id, self.config.video_token_id) if self.config.vision else ()
 
-    def init_all(self, rows: TokenBatch, images: ImageBatch) -> Array:
-        """Touches every parameter, for linen's init."""
-        return self.forward_logits(rows, self.encode_images(images))
+    def init_all(self, rows: TokenBatch, images: ImageBatch | None) -> Array:
+        """Touches every parameter, for linen's init. A text-only model has no `images`."""
+        no_image = jnp.zeros((1, self.config.text.hidden_size), self.dtype)
+        return self.forward_logits(rows, no_image if images is None else self.encode_images(images))
 
 
 def _to_logits(hidden: Array, head: Array) -> Array:

@@ -1,7 +1,7 @@
 """Weights between Hugging Face safetensors and our parameter tree, with strict key accounting.
 
 On disk Qwen2.5-VL uses `visual.*` and `model.*` (before transformers 5) or `model.visual.*` and
-`model.language_model.*`; both are read, the first is written, as `transformers` does.
+`model.language_model.*`; both are read, the first is written, as `transformers` does. Text-only models have `model.*`.
 """
 
 import re
@@ -38,6 +38,7 @@ _RULES: tuple[tuple[str, str], ...] = (
         r"model\.layers\.(\d+)\.(input_layernorm|post_attention_layernorm)\.weight",
         r"  language_model/layers_\1/\2/scale",
     ),
+    (r"model\.layers\.(\d+)\.self_attn\.([qk]_norm)\.weight", r"  language_model/layers_\1/self_attn/\2/scale"),
     (r"model\.layers\.(\d+)\.(self_attn|mlp)\.(\w+)\.weight", r"T language_model/layers_\1/\2/\3/kernel"),
     (r"model\.layers\.(\d+)\.(self_attn|mlp)\.(\w+)\.bias", r"  language_model/layers_\1/\2/\3/bias"),
     (r"lm_head\.weight", "T lm_head"),
@@ -107,7 +108,7 @@ def save(directory: Path, params: PyTree, *, config: ModelConfig, dtype: Any = N
         value = np.asarray(leaf if dtype is None else leaf.astype(dtype))
         value = value.T if transposed else value
         if key == "visual.patch_embed.proj.weight":
-            v = config.vision
+            v = config.need_vision()
             value = value.reshape(-1, v.in_channels, v.temporal_patch_size, v.patch_size, v.patch_size)
         tensors[key] = np.ascontiguousarray(value)
     directory.mkdir(parents=True, exist_ok=True)

@@ -70,7 +70,7 @@ class Engine:
         """(flat feature table f[M * U, D], mean feature of each image f32[M, D])."""
         table: Any = self.model.apply(variables, images, method="encode_images")
         m = images.valid.shape[0]
-        there = images.valid.reshape(m, -1, self.model.config.vision.merge_unit)[..., :1]
+        there = images.valid.reshape(m, -1, self.model.config.need_vision().merge_unit)[..., :1]
         pooled = jnp.sum(table.reshape(m, -1, table.shape[-1]) * there, axis=1) / jnp.maximum(jnp.sum(there, axis=1), 1)
         return table, pooled.astype(jnp.float32)
 

@@ -5,9 +5,8 @@ import pytest
 import reference
 
 from pixelis_jax import parallel
-from pixelis_jax.models import config as model_config
+from pixelis_jax.models import families, weights
 from pixelis_jax.models import policy as policies
-from pixelis_jax.models import weights
 from pixelis_jax.models.rows import pad_rows
 from pixelis_jax.models.vlm import VLM
 from pixelis_jax.rollout.engine import Engine, SamplingConfig, row_keys
@@ -19,7 +18,7 @@ class Ours:
     """Our model with the golden weights, behind the two calls that parity compares."""
 
     def __init__(self, directory):
-        self.config = model_config.from_json(directory / "config.json")
+        self.config = families.from_json(directory / "config.json")
         self.model = VLM(self.config)
         abstract = policies.abstract_params(self.model)
         shardings = parallel.param_shardings(parallel.make_mesh(parallel.MeshShape(), jax.devices()[:1]), abstract)

@@ -234,14 +234,14 @@ def their_logits(model) -> np.ndarray:
 
 def reference_pixels():
     torch = pytest.importorskip("torch")
+    from pixelis_jax.models.config import CLIP_MEAN, CLIP_STD
     from pixelis_jax.models.image_processor import patchify
-    from pixelis_jax.models.vision import IMAGE_MEAN, IMAGE_STD
 
     vision = reference.small_config().vision
     grids, pixels = [], []
     for image in reference.images():
         patches = patchify(image, vision).astype(np.float32).reshape(-1, 3, 2 * 14 * 14) / 255
-        mean, std = (np.array(v, np.float32)[None, :, None] for v in (IMAGE_MEAN, IMAGE_STD))
+        mean, std = (np.array(v, np.float32)[None, :, None] for v in (CLIP_MEAN, CLIP_STD))
         pixels.append(torch.tensor(((patches - mean) / std).reshape(len(patches), -1)))
         grids.append([1, image.shape[0] // 14, image.shape[1] // 14])
     return grids, pixels
