@@ -81,6 +81,22 @@ class VisionConfig(VisionBase):
 
 
 @dataclasses.dataclass(frozen=True)
+class Qwen3VisionConfig(VisionBase):
+    """Qwen3-VL vision tower; the defaults are those of its largest one."""
+
+    depth: int = 27
+    hidden_size: int = 1152
+    intermediate_size: int = 4304
+    num_heads: int = 16
+    patch_size: int = 16
+    hidden_act: str = "gelu_pytorch_tanh"
+    num_position_embeddings: int = 2304
+    deepstack_visual_indexes: tuple[int, ...] = (8, 16, 24)
+    image_mean: tuple[float, ...] = HALF
+    image_std: tuple[float, ...] = HALF
+
+
+@dataclasses.dataclass(frozen=True)
 class Llama3Rope:
     """Rotary frequencies stretched for longer contexts, as in Llama 3.1 (models/decoder.py)."""
 
@@ -234,6 +250,17 @@ def check_sizes(config: ModelConfig, path: Path) -> None:
         rules["vision_config.hidden_size must be a multiple of num_heads"] = vision.hidden_size % vision.num_heads == 0
         rules["vision_config.out_hidden_size must be hidden_size"] = vision.out_hidden_size == text.hidden_size
         rules["vision_config.window_size must hold at least one merged patch"] = vision.window_units > 0
+    if isinstance(vision, Qwen3VisionConfig):
+        levels = vision.deepstack_visual_indexes
+        rules["vision_config.num_position_embeddings must be a square"] = (
+            math.isqrt(vision.num_position_embeddings) ** 2 == vision.num_position_embeddings
+        )
+        rules["vision_config.deepstack_visual_indexes must rise and be below depth"] = (
+            list(levels) == sorted(set(levels)) and max(levels, default=-1) < vision.depth
+        )
+        rules["vision_config.deepstack_visual_indexes must not be more than num_hidden_layers"] = (
+            len(levels) <= text.num_hidden_layers
+        )
     for rule, kept in rules.items():
         if not kept:
             raise UserError(f"{path}: {rule}; restore the file from the original checkpoint")

@@ -132,7 +132,10 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embeddings f[B, T, D] -> final hidden states f[B, T, D] and the cache with these tokens added."""
+    """Embeddings f[B, T, D] -> final hidden states f[B, T, D] and the cache with these tokens added.
+
+    `deepstack` f[B, T, D] each are added to what the first layers give.
+    """
 
     config: TextConfig
     dtype: jnp.dtype = jnp.float32
@@ -141,7 +144,13 @@ class Decoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, positions: Array, slots: Array, cache: Cache | None = None
+        self,
+        x: Array,
+        positions: Array,
+        slots: Array,
+        cache: Cache | None = None,
+        *,
+        deepstack: tuple[Array, ...] = (),
     ) -> tuple[Array, Cache | None]:
         rope = mrope(positions, self.config)
         block_cls = nn.remat(Block) if self.remat and cache is None else Block
@@ -149,6 +158,8 @@ class Decoder(nn.Module):
         for i in range(self.config.num_hidden_layers):
             block = block_cls(self.config, self.dtype, self.lora_scale, name=f"layers_{i}")
             x, new = block(x, rope, slots, None if cache is None else (cache.keys[i], cache.values[i]))
+            if i < len(deepstack):
+                x = x + deepstack[i]
             if new is not None:
                 keys.append(new[0])
                 values.append(new[1])

@@ -10,6 +10,7 @@ from pixelis_jax.models.config import (
     VISION_THETA,
     Llama3Rope,
     ModelConfig,
+    Qwen3VisionConfig,
     TextConfig,
     VisionBase,
     VisionConfig,
@@ -29,7 +30,7 @@ class Family:
     """What a `model_type` decides. `fixed` are fields of TextConfig that its files do not hold.
 
     `own` are fields of its files beyond the common ones; `defaults` is what `transformers` takes for a missing field,
-    in which None means derived from others.
+    in which None means derived from others. `prefixed` files call their parts model.visual and model.language_model.
     """
 
     architecture: str
@@ -39,6 +40,7 @@ class Family:
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     vision: type[VisionBase] | None = None
     vision_act: str = ""
+    prefixed: bool = False
 
 
 _PLAIN = {"mrope_section": None}
@@ -49,6 +51,16 @@ FAMILIES: dict[str, Family] = {
         fixed={},
         vision=VisionConfig,
         vision_act="silu",
+    ),
+    "qwen3_vl": Family(
+        architecture="Qwen3VLForConditionalGeneration",
+        rope_theta=5e5,
+        fixed={"qk_norm": True, "mrope_interleaved": True},
+        own=("head_dim", "attention_bias"),
+        defaults={"head_dim": 128, "attention_bias": False},
+        vision=Qwen3VisionConfig,
+        vision_act="gelu_pytorch_tanh",
+        prefixed=True,
     ),
     "qwen3": Family(
         architecture="Qwen3ForCausalLM",
@@ -131,7 +143,8 @@ def _text(family: Family, raw: Mapping[str, Any], path: Path) -> TextConfig:
     for name, only in _ONLY.items():
         if raw.get(name, only) is not only:
             raise UserError(f"{where}: {name}={json.dumps(raw[name]):.60} is not supported")
-    if any(kind != "full_attention" for kind in raw.get("layer_types") or ()):
+    kinds = raw.get("layer_types") or []
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
         raise UserError(f"{where}: layer_types other than 'full_attention' are not supported")
     honoured = {*_COMMON, *family.own}
     refuse_unknown(raw, honoured | _IGNORED | {*_ONLY, *_ROPE, *_SPECIAL, "layer_types"}, where)
@@ -183,7 +196,8 @@ def _vision(cls: type[VisionBase], act: str, raw: dict[str, Any], path: Path) ->
     """The vision tower's configuration of its fields in the file."""
     where = f"{path}: vision_config"
     rope = raw.pop("rope_parameters", None) or {}
-    if (rope.get("rope_type", "axial"), rope.get("rope_theta", VISION_THETA)) != ("axial", VISION_THETA):
+    plain = {"rope_type": "axial", "rope_theta": VISION_THETA}
+    if not isinstance(rope, dict) or plain | rope != plain:
         raise UserError(f"{where}.rope_parameters {json.dumps(rope):.100} are not supported")
     fields = {field.name for field in dataclasses.fields(cls)}.difference(_FROM_PREPROCESSOR)
     refuse_unknown(raw, fields | _IGNORED, where)

@@ -182,8 +182,7 @@ def _wrong_kind(config: Mapping[str, Any]) -> str | None:
 def _names(layer: str) -> tuple[str, str]:
     """Our layer path -> the module's name in `transformers`, and the one before version 4.52 or without images."""
     older = weights.from_path(layer + "/kernel")[0].removesuffix(".weight")
-    newer = re.sub(r"^model\.", "model.language_model.", older) if older.startswith("model.") else "model." + older
-    return newer, older
+    return weights.prefixed(older), older
 
 
 def _place(key: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pixelis_jax.models.config import VISION_THETA, VisionConfig
+from pixelis_jax.models.config import VISION_THETA, VisionBase, VisionConfig
 from pixelis_jax.models.layers import Dense, GatedMLP, RMSNorm, attend, rotate
 from pixelis_jax.types import ImageBatch
 
@@ -63,9 +63,9 @@ class VisionTower(nn.Module):
         cfg = self.config
         m, w, length = images.valid.shape
         x = Dense(cfg.hidden_size, False, self.lora_scale, self.dtype, name="patch_embed")(
-            self._normalise(images.patches)
+            normalise(images.patches, cfg)
         )
-        cos, sin = self._rope(images.coords)
+        cos, sin = rope(images.coords, cfg)
         block_cls = nn.remat(VisionBlock) if self.remat else VisionBlock
         for i in range(cfg.depth):
             # One image's windows are separate rows in window layers and one row in full layers.
@@ -78,17 +78,19 @@ class VisionTower(nn.Module):
         x = Dense(cfg.out_hidden_size, True, self.lora_scale, self.dtype, name="merger_mlp_2")(x)
         return jnp.where(images.valid.reshape(m, -1, cfg.merge_unit)[..., :1], x, 0)
 
-    def _normalise(self, patches: Array) -> Array:
-        """u8[..., channels * frames * patch * patch] -> f32, per channel; a patch's slowest index is the channel."""
-        per_channel = self.config.patch_dim // self.config.in_channels
-        mean = np.repeat(np.array(self.config.image_mean, np.float32), per_channel)
-        std = np.repeat(np.array(self.config.image_std, np.float32), per_channel)
-        return (patches.astype(jnp.float32) * np.float32(1 / 255) - mean) / std
 
-    def _rope(self, coords: Array) -> tuple[Array, Array]:
-        """cos and sin f32[..., head_dim / 2]: half of the angles turn with the row, half with the column."""
-        quarter = self.config.hidden_size // self.config.num_heads // 4
-        inverse = 1.0 / VISION_THETA ** (np.arange(quarter, dtype=np.float32) / quarter)
-        angles = coords[..., None].astype(jnp.float32) * inverse
-        angles = angles.reshape(*coords.shape[:-1], 2 * quarter)
-        return jnp.cos(angles), jnp.sin(angles)
+def normalise(patches: Array, config: VisionBase) -> Array:
+    """u8[..., channels * frames * patch * patch] -> f32, per channel; a patch's slowest index is the channel."""
+    per_channel = config.patch_dim // config.in_channels
+    mean = np.repeat(np.array(config.image_mean, np.float32), per_channel)
+    std = np.repeat(np.array(config.image_std, np.float32), per_channel)
+    return (patches.astype(jnp.float32) * np.float32(1 / 255) - mean) / std
+
+
+def rope(coords: Array, config: VisionBase) -> tuple[Array, Array]:
+    """cos and sin f32[..., head_dim / 2]: half of the angles turn with the row, half with the column."""
+    quarter = config.hidden_size // config.num_heads // 4
+    inverse = 1.0 / VISION_THETA ** (np.arange(quarter, dtype=np.float32) / quarter)
+    angles = coords[..., None].astype(jnp.float32) * inverse
+    angles = angles.reshape(*coords.shape[:-1], 2 * quarter)
+    return jnp.cos(angles), jnp.sin(angles)

@@ -7,14 +7,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pixelis_jax.models.config import ModelConfig, VisionConfig
+from pixelis_jax.models.config import ModelConfig, Qwen3VisionConfig, VisionConfig
 from pixelis_jax.models.decoder import Cache, Decoder
 from pixelis_jax.models.head import HeadOutput, score_tokens
 from pixelis_jax.models.layers import matmul_precision
+from pixelis_jax.models.qwen3_vision import Qwen3VisionTower
 from pixelis_jax.models.vision import VisionTower
 from pixelis_jax.types import ImageBatch, TokenBatch
 
 PyTree = Any
+TOWERS: dict[type, Any] = {VisionConfig: VisionTower, Qwen3VisionConfig: Qwen3VisionTower}
 
 
 class VLM(nn.Module):
@@ -30,9 +32,9 @@ class VLM(nn.Module):
 
     def setup(self) -> None:
         text = self.config.text
-        vision = self.config.vision
-        if isinstance(vision, VisionConfig):
-            self.visual = VisionTower(vision, self.dtype, self.lora_scale, self.remat)
+        if self.config.vision is not None:
+            tower = TOWERS[type(self.config.vision)]
+            self.visual = tower(self.config.vision, self.dtype, self.lora_scale, self.remat)
         self.language_model = Decoder(text, self.dtype, self.lora_scale, self.remat)
         scale = nn.initializers.normal(text.hidden_size**-0.5)
         self.embed_tokens = self.param("embed_tokens", scale, (text.vocab_size, text.hidden_size), self.dtype)
@@ -42,6 +44,7 @@ class VLM(nn.Module):
     def encode_images(self, images: ImageBatch) -> Array:
         """Flat feature table f[M * W * L / merge, D] of images; rows are found by `image_processor.token_rows`.
 
+        With deepstack a row is [D * (1 + levels)]: the token's embedding, then what each level adds in the decoder.
         A text-only model has none: no token points into its table, so one row of zeros serves.
         """
         with matmul_precision(self.dtype):
@@ -54,9 +57,12 @@ class VLM(nn.Module):
         """Final hidden states f[B, T, D]; token positions whose `image_index` >= 0 take that row of `features`."""
         text = self.embed_tokens.astype(self.dtype)[rows.tokens]
         seen = features.astype(self.dtype)[jnp.maximum(rows.image_index, 0)]
-        x = jnp.where(rows.image_index[..., None] >= 0, seen, text)
+        seen, *levels = jnp.split(seen, seen.shape[-1] // text.shape[-1], axis=-1)
+        is_image = rows.image_index[..., None] >= 0
+        x = jnp.where(is_image, seen, text)
+        deepstack = tuple(jnp.where(is_image, level, 0) for level in levels)
         with matmul_precision(self.dtype):
-            return self.language_model(x, rows.positions, slots, cache)
+            return self.language_model(x, rows.positions, slots, cache, deepstack=deepstack)
 
     def logits(self, hidden: Array) -> Array:
         """f32[..., V]; ids of image and video placeholders keep their raw logits here."""

@@ -1,7 +1,8 @@
 """Weights between Hugging Face safetensors and our parameter tree, with strict key accounting.
 
 On disk Qwen2.5-VL uses `visual.*` and `model.*` (before transformers 5) or `model.visual.*` and
-`model.language_model.*`; both are read, the first is written, as `transformers` does. Text-only models have `model.*`.
+`model.language_model.*`; both are read, the first is written, as `transformers` does. Qwen3-VL has the latter only,
+text-only models `model.*`.
 """
 
 import re
@@ -17,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from pixelis_jax.models.config import ModelConfig, read_object
+from pixelis_jax.models.families import FAMILIES
 from pixelis_jax.types import UserError
 
 PyTree = Any
@@ -26,12 +28,19 @@ INDEX = "model.safetensors.index.json"
 # (regular expression on the key without its prefix, our path); "T" marks a matrix stored [out, in].
 _RULES: tuple[tuple[str, str], ...] = (
     (r"visual\.patch_embed\.proj\.weight", "T visual/patch_embed/kernel"),
+    (r"visual\.patch_embed\.proj\.bias", r"  visual/patch_embed/bias"),
+    (r"visual\.pos_embed\.weight", r"  visual/pos_embed"),
     (r"visual\.blocks\.(\d+)\.(norm[12])\.weight", r"  visual/blocks_\1/\2/scale"),
+    (r"visual\.blocks\.(\d+)\.(norm[12])\.bias", r"  visual/blocks_\1/\2/bias"),
     (r"visual\.blocks\.(\d+)\.(attn|mlp)\.(\w+)\.weight", r"T visual/blocks_\1/\2/\3/kernel"),
     (r"visual\.blocks\.(\d+)\.(attn|mlp)\.(\w+)\.bias", r"  visual/blocks_\1/\2/\3/bias"),
     (r"visual\.merger\.ln_q\.weight", "  visual/merger_ln_q/scale"),
     (r"visual\.merger\.mlp\.([02])\.weight", r"T visual/merger_mlp_\1/kernel"),
     (r"visual\.merger\.mlp\.([02])\.bias", r"  visual/merger_mlp_\1/bias"),
+    (r"visual\.(merger|deepstack_merger_list_\d+)\.norm\.weight", r"  visual/\1/norm/scale"),
+    (r"visual\.(merger|deepstack_merger_list_\d+)\.norm\.bias", r"  visual/\1/norm/bias"),
+    (r"visual\.(merger|deepstack_merger_list_\d+)\.(linear_fc[12])\.weight", r"T visual/\1/\2/kernel"),
+    (r"visual\.(merger|deepstack_merger_list_\d+)\.(linear_fc[12])\.bias", r"  visual/\1/\2/bias"),
     (r"model\.embed_tokens\.weight", "  embed_tokens"),
     (r"model\.norm\.weight", "  language_model/norm/scale"),
     (
@@ -49,6 +58,7 @@ def to_path(key: str) -> tuple[str, bool] | None:
     """(our path, transposed?) of a checkpoint key, None where we have no such parameter."""
     key = re.sub(r"^model\.(visual\.)", r"\1", key)
     key = re.sub(r"^model\.language_model\.", "model.", key)
+    key = re.sub(r"(deepstack_merger_list)\.", r"\1_", key)
     for pattern, target in _RULES:
         if match := re.fullmatch(pattern, key):
             return match.expand(target[2:]), target[0] == "T"
@@ -63,11 +73,18 @@ def from_path(path: str) -> tuple[str, bool]:
         .replace("merger_ln_q", "merger/ln_q")
     )
     path = path.replace("language_model/", "model/").replace("embed_tokens", "model/embed_tokens/weight")
-    path = re.sub(r"(blocks|layers)_(\d+)", r"\1/\2", path)
-    path = re.sub(r"/scale$", "/weight", path)
+    path = re.sub(r"(blocks|layers|deepstack_merger_list)_(\d+)", r"\1/\2", path)
+    path = re.sub(r"/scale$|(?<=/pos_embed)$", "/weight", path)
     transposed = path.endswith("/kernel") or path == "lm_head"
     path = re.sub(r"/kernel$", "/weight", path) if path != "lm_head" else "lm_head/weight"
     return path.replace("/", "."), transposed
+
+
+def prefixed(key: str) -> str:
+    """The name since transformers 4.52 of a key or module whose older name `from_path` gives."""
+    if key.startswith("model."):
+        return "model.language_model." + key.removeprefix("model.")
+    return "model." + key if key.startswith("visual.") else key
 
 
 def load(directory: Path, config: ModelConfig, *, abstract: PyTree) -> PyTree:
@@ -105,9 +122,10 @@ def save(directory: Path, params: PyTree, *, config: ModelConfig, dtype: Any = N
     tensors = {}
     for path, leaf in traverse_util.flatten_dict(params, sep="/").items():
         key, transposed = from_path(path)
+        key = prefixed(key) if FAMILIES[config.model_type].prefixed else key
         value = np.asarray(leaf if dtype is None else leaf.astype(dtype))
         value = value.T if transposed else value
-        if key == "visual.patch_embed.proj.weight":
+        if path == "visual/patch_embed/kernel":
             v = config.need_vision()
             value = value.reshape(-1, v.in_channels, v.temporal_patch_size, v.patch_size, v.patch_size)
         tensors[key] = np.ascontiguousarray(value)

@@ -67,11 +67,13 @@ class Engine:
         self.generate = jax.jit(self._generate, donate_argnames="state")
 
     def _encode(self, variables: PyTree, images: ImageBatch) -> tuple[Array, Array]:
-        """(flat feature table f[M * U, D], mean feature of each image f32[M, D])."""
+        """(flat feature table f[M * U, D], mean feature of each image f32[M, D], without its deepstack levels)."""
         table: Any = self.model.apply(variables, images, method="encode_images")
         m = images.valid.shape[0]
         there = images.valid.reshape(m, -1, self.model.config.need_vision().merge_unit)[..., :1]
-        pooled = jnp.sum(table.reshape(m, -1, table.shape[-1]) * there, axis=1) / jnp.maximum(jnp.sum(there, axis=1), 1)
+        tokens = table[:, : self.model.config.text.hidden_size]
+        total = jnp.sum(tokens.reshape(m, -1, tokens.shape[-1]) * there, axis=1)
+        pooled = total / jnp.maximum(jnp.sum(there, axis=1), 1)
         return table, pooled.astype(jnp.float32)
 
     def _prefill(self, variables: PyTree, rows: TokenBatch, features: Array, *, repeat: int) -> DecodeState:

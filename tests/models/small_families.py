@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from pixelis_jax import parallel
-from pixelis_jax.models import families, weights
+from pixelis_jax.models import families, image_processor, weights
 from pixelis_jax.models import policy as policies
-from pixelis_jax.models.config import Llama3Rope, ModelConfig, TextConfig
+from pixelis_jax.models.config import Llama3Rope, ModelConfig, Qwen3VisionConfig, TextConfig, VisionBase
 from pixelis_jax.models.rows import Row, pad_rows
 from pixelis_jax.models.vlm import VLM
 from pixelis_jax.rollout.engine import Engine, SamplingConfig, row_keys
-from pixelis_jax.types import TokenBatch
+from pixelis_jax.types import ImageBatch, TokenBatch
 
 LENGTHS = (9, 5, 12)
 PADDED = 16
@@ -124,3 +124,74 @@ class Ours:
     def see(self, rows: TokenBatch, features=None) -> Seen:
         features = np.zeros((1, self.model.config.text.hidden_size), np.float32) if features is None else features
         return Seen(*jax.device_get(self._forward(rows, features)))
+
+
+# Vision-language families ---------------------------------------------------------------------------------------------
+IMAGE, VIDEO, START, END = 90, 93, 91, 92
+# Sizes (height, width) in pixels: a square, more columns than rows, a single row of merged tokens.
+SIZES = ((96, 96), (64, 160), (32, 224))
+# A row is text lengths with images (indices of SIZES) between them.
+CASES = {
+    "one_image": ((5, 0, 7),),
+    "two_images": ((3, 0, 4, 1, 6),),
+    "no_image": ((9,),),
+    "mixed_batch": ((4, 1, 5), (11,), (2, 2, 3, 0, 4)),
+}
+
+
+def _qwen3_vl(**changes) -> ModelConfig:
+    vision = Qwen3VisionConfig(
+        depth=4, hidden_size=64, intermediate_size=96, num_heads=2, out_hidden_size=64, num_position_embeddings=36,
+        deepstack_visual_indexes=(0, 2),
+    )  # fmt: skip
+    fields = {"qk_norm": True, "head_dim": 24, "mrope_section": (6, 3, 3), "mrope_interleaved": True}
+    return ModelConfig(vision, _text(**fields | changes), IMAGE, VIDEO, START, END, 0, EOS, "qwen3_vl")
+
+
+VISION_LANGUAGE: dict[str, ModelConfig] = {
+    "qwen3_vl": _qwen3_vl(),
+    "qwen3_vl, tied, biased": _qwen3_vl(
+        tie_word_embeddings=True, head_dim=16, mrope_section=(4, 2, 2), attention_bias=True, output_bias=True
+    ),
+}
+
+
+def images() -> list[np.ndarray]:
+    generator = np.random.default_rng(7)
+    return [generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in SIZES]
+
+
+def image_batch(vision: VisionBase) -> ImageBatch:
+    return image_processor.pack(images(), vision, windows=windows(vision))
+
+
+def windows(vision: VisionBase) -> int:
+    return max(image_processor.windows_of(size, vision) for size in SIZES)
+
+
+def image_rows(case: str, vision: VisionBase) -> list[Row]:
+    """Rows of a case; their images stand in the table of `image_batch`."""
+    generator = np.random.default_rng(11)
+    step = image_processor.rows_per_image(windows(vision), vision)
+    rows = []
+    for parts in CASES[case]:
+        row = Row()
+        for i, part in enumerate(parts):
+            if i % 2 == 0:
+                row.append_text(generator.integers(2, 80, part).tolist())
+                continue
+            height, width = SIZES[part]
+            row.append_text([START])
+            row.append_image(
+                (height // vision.factor, width // vision.factor),
+                part * step + image_processor.token_rows(SIZES[part], vision),
+                placeholder=IMAGE,
+            )
+            row.append_text([END])
+        rows.append(row)
+    return rows
+
+
+def order(case: str) -> list[int]:
+    """Images of a case in the order in which the rows show them."""
+    return [part for parts in CASES[case] for part in parts[1::2]]

@@ -90,7 +90,7 @@ def test_bf16_stays_close_to_fp32(pair):
     off, reference_off = (
         np.sqrt(np.mean((x - exact) ** 2)) / exact.std() for x in (np.asarray(ours)[rows.valid], reference)
     )
-    assert off < BF16 and off < 1.2 * reference_off
+    assert off < BF16 and off < 1.25 * reference_off
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from pixelis_jax.models.config import ModelConfig
+from pixelis_jax.models.config import ModelConfig, VisionBase
 
 
 def write(directory: Path, config: ModelConfig, as_json: dict) -> transformers.PreTrainedModel:
@@ -71,3 +72,23 @@ def greedy(model, given: dict[str, torch.Tensor], *, tokens: int, eos: int, supp
         **({"suppress_tokens": list(suppress)} if suppress else {}),
     ).numpy()[:, given["input_ids"].shape[1] :]
     return [row[: row.index(eos) + 1] if eos in row else row for row in made.tolist()]
+
+
+def pixels(pictures: list[np.ndarray], vision: VisionBase) -> dict[str, torch.Tensor]:
+    """`pixel_values` and `image_grid_thw` of images whose sides the processor keeps."""
+    processor = Qwen2VLImageProcessorPil(
+        do_resize=False,
+        patch_size=vision.patch_size,
+        merge_size=vision.spatial_merge_size,
+        temporal_patch_size=vision.temporal_patch_size,
+        image_mean=vision.image_mean,
+        image_std=vision.image_std,
+    )
+    out = processor(images=pictures, return_tensors="np")
+    return {"pixel_values": torch.tensor(out["pixel_values"]), "image_grid_thw": torch.tensor(out["image_grid_thw"])}
+
+
+def image_arguments(rows, pictures: list[np.ndarray], vision: VisionBase) -> dict[str, torch.Tensor]:
+    """Of a TokenBatch with the images that its rows show, in their order."""
+    kind = torch.tensor((np.asarray(rows.image_index) >= 0).astype(np.int32))
+    return arguments(rows) | {"mm_token_type_ids": kind} | (pixels(pictures, vision) if pictures else {})
