@@ -247,7 +247,9 @@ def check_sizes(config: ModelConfig, path: Path) -> None:
             len(text.mrope_section) == 3 and 2 * sum(text.mrope_section) == text.head_dim
         )
     if vision is not None:
-        rules["vision_config.hidden_size must be a multiple of num_heads"] = vision.hidden_size % vision.num_heads == 0
+        rules["vision_config.hidden_size must be a multiple of num_heads, in heads of a multiple of 4"] = (
+            vision.hidden_size % (4 * vision.num_heads) == 0
+        )
         rules["vision_config.out_hidden_size must be hidden_size"] = vision.out_hidden_size == text.hidden_size
         rules["vision_config.window_size must hold at least one merged patch"] = vision.window_units > 0
     if isinstance(vision, Qwen3VisionConfig):

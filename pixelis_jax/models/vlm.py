@@ -45,8 +45,9 @@ class VLM(nn.Module):
         """Flat feature table f[M * W * L / merge, D] of images; rows are found by `image_processor.token_rows`.
 
         With deepstack a row is [D * (1 + levels)]: the token's embedding, then what each level adds in the decoder.
-        A text-only model has none: no token points into its table, so one row of zeros serves.
+        UserError in a text-only model: no token points into its table, so there one row of zeros serves.
         """
+        self.config.need_vision()
         with matmul_precision(self.dtype):
             features = self.visual(images)
         return features.reshape(-1, features.shape[-1])

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import small_families as small
 
-from pixelis_jax.models import families, image_processor
+from pixelis_jax.models import families, image_processor, lora, peft
+from pixelis_jax.models import policy as policies
 from pixelis_jax.models.qwen3_vision import Merger
+from pixelis_jax.models.vlm import VLM
 
 torch = pytest.importorskip("torch", reason="live parity needs the `parity` extra (torch)")
 import torch_families  # noqa: E402  only where torch is
@@ -118,6 +120,33 @@ def test_what_is_written_back_loads_in_transformers(pair, tmp_path):
     _, given = pair.case("mixed_batch", "left")
     np.testing.assert_array_equal(torch_families.logits(again, given), torch_families.logits(pair.theirs, given))
     assert families.from_json(tmp_path / "config.json") == pair.config
+
+
+def test_peft_gives_our_logits_of_an_adapter(pair, tmp_path):
+    """On the decoder and on the vision tower with its mergers."""
+    reference_peft = pytest.importorskip("peft", reason="parity with torch: pip install -e .[parity]")
+    config = lora.LoraConfig(
+        2, 6.0, ("language_model/.*/q_proj", "language_model/.*/down_proj", "visual/.*/linear_fc1")
+    )
+    adapter = lora.init(jax.random.key(1), pair.ours.variables["params"], config)
+    leaves, tree = jax.tree.flatten(adapter)
+    keys = jax.random.split(jax.random.key(2), len(leaves))
+    adapter = tree.unflatten([jax.random.normal(k, x.shape) * 0.1 for k, x in zip(keys, leaves, strict=True)])
+    peft.save(tmp_path, adapter, lora=config, base_name=str(pair.directory))
+    rows, given = pair.case("mixed_batch", "right")
+    plain = torch_families.logits(pair.theirs, given)
+    model = reference_peft.PeftModel.from_pretrained(torch_families.read(pair.directory)[0], tmp_path).eval()
+    expected = torch_families.logits(model, given)
+    ours = VLM(pair.config, lora_scale=config.scale)
+    variables = pair.ours.variables | {"lora": adapter}
+    logits = jax.jit(lambda v, x: ours.apply(v, rows, x, method="forward_logits"))(
+        variables, pair.encode(ours, variables)
+    )
+    assert np.abs(expected - plain)[rows.valid].max() > 0.05
+    assert np.abs(np.asarray(logits) - expected)[rows.valid].max() < TOLERANCE
+    again, shape = peft.load(tmp_path, policies.abstract_params(ours))
+    jax.tree.map(np.testing.assert_array_equal, again, adapter)
+    assert shape.scale == config.scale
 
 
 def rms(x):

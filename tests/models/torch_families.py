@@ -92,3 +92,12 @@ def image_arguments(rows, pictures: list[np.ndarray], vision: VisionBase) -> dic
     """Of a TokenBatch with the images that its rows show, in their order."""
     kind = torch.tensor((np.asarray(rows.image_index) >= 0).astype(np.int32))
     return arguments(rows) | {"mm_token_type_ids": kind} | (pixels(pictures, vision) if pictures else {})
+
+
+def shapes(as_json: dict) -> dict[str, tuple[int, ...]]:
+    """Key and shape of every weight of a configuration, nothing allocated."""
+    vision = "vision_config" in as_json
+    auto = transformers.AutoModelForImageTextToText if vision else transformers.AutoModelForCausalLM
+    with torch.device("meta"):
+        model = auto.from_config(transformers.AutoConfig.for_model(**as_json))
+    return {key: tuple(value.shape) for key, value in model.state_dict().items()}
