@@ -23,8 +23,8 @@ from pixelis_jax import parallel
 from pixelis_jax.algorithms.grpo import GRPOConfig, GRPOInputs
 from pixelis_jax.models import image_processor, lora, policy, shapes
 from pixelis_jax.models.config import ModelConfig
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
 from pixelis_jax.models.rows import Row, pad_rows
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.rewards.orchestrator import RewardConfig
 from pixelis_jax.rollout.engine import Engine, SamplingConfig, row_keys
 from pixelis_jax.train_step import RLConfig, RLStep, Scored, init_state
@@ -76,7 +76,7 @@ def measure(name: str, config: ModelConfig, work: Work, parts: list[str], *, ada
     """Print one line a part."""
     mesh = parallel.make_mesh(parallel.MeshShape())
     dtype = jnp.bfloat16
-    model = Qwen2_5_VL(config, dtype=dtype, lora_scale=2.0, remat=True)
+    model = VLM(config, dtype=dtype, lora_scale=2.0, remat=True)
     abstract = policy.abstract_params(model)
     params = policy.random_params(abstract, parallel.param_shardings(mesh, abstract), seed=0)
     adapter = lora.init(jax.random.key(1), params, lora.LoraConfig(rank=16, alpha=32))
@@ -93,7 +93,7 @@ def measure(name: str, config: ModelConfig, work: Work, parts: list[str], *, ada
     print(f"peak memory {peak_gib():.1f} GiB")
 
 
-def vision(model: Qwen2_5_VL, params: Any, work: Work) -> None:
+def vision(model: VLM, params: Any, work: Work) -> None:
     """The tower on the images of a training batch."""
     images = jax.device_put(images_of(model.config, work.train_rows, work.image_px))
     encode = jax.jit(lambda p, x: model.apply({"params": p}, x, method="encode_images"))
@@ -103,7 +103,7 @@ def vision(model: Qwen2_5_VL, params: Any, work: Work) -> None:
     )
 
 
-def decode(model: Qwen2_5_VL, variables: Any, work: Work, bandwidth: float) -> None:
+def decode(model: VLM, variables: Any, work: Work, bandwidth: float) -> None:
     """Prefill of one prompt a row, then `new_tokens` sampled in every row."""
     rows, config = work.decode_rows, model.config
     row = prompt(config, work)
@@ -137,7 +137,7 @@ def decode(model: Qwen2_5_VL, variables: Any, work: Work, bandwidth: float) -> N
     print(f"prefill: {rows} x {len(row)} tokens in {prefill_s * 1e3:.0f} ms (first call {prefill_first:.0f} s)")
 
 
-def step(model: Qwen2_5_VL, params: Any, adapter: Any, work: Work) -> None:
+def step(model: VLM, params: Any, adapter: Any, work: Work) -> None:
     """One update on rows of image, text and sampled tokens, with given image features."""
     config, b = model.config, work.train_rows
     rows = []
@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=0, help="also print so many kernels of decoding and of the step")
     args = parser.parse_args()
     if args.shape == "pixelis-tiny":
-        from pixelis_jax.models.config import from_json
+        from pixelis_jax.models.families import from_json
 
         config = from_json(policy.resolve(args.shape) / "config.json")
     else:

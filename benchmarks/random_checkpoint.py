@@ -16,7 +16,7 @@ from pixelis_jax import parallel
 from pixelis_jax.models import config as model_config
 from pixelis_jax.models import policy, shapes, weights
 from pixelis_jax.models.config import ModelConfig
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models.vlm import VLM
 
 
 def with_ids_of(config: ModelConfig, other: ModelConfig) -> ModelConfig:
@@ -34,7 +34,7 @@ def main() -> None:
     tiny = policy.resolve("pixelis-tiny")
     own = model_config.from_json(tiny / "config.json")
     config = own if args.shape == "pixelis-tiny" else with_ids_of(shapes.shape(args.shape), own)
-    abstract = policy.abstract_params(Qwen2_5_VL(config, dtype=jnp.bfloat16))
+    abstract = policy.abstract_params(VLM(config, dtype=jnp.bfloat16))
     mesh = parallel.make_mesh(parallel.MeshShape())
     params = policy.random_params(abstract, parallel.param_shardings(mesh, abstract), seed=0)
     begin = time.perf_counter()

@@ -17,10 +17,9 @@ import jax.numpy as jnp
 
 from pixelis_jax.checkpoints import Checkpoints
 from pixelis_jax.metrics.files import atomic_write
-from pixelis_jax.models import config as model_config
-from pixelis_jax.models import peft, policy
+from pixelis_jax.models import families, peft, policy
 from pixelis_jax.models.lora import LoraConfig
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.types import UserError
 from pixelis_jax.workdir import RUN, RUN_VERSION
 
@@ -119,7 +118,7 @@ def _from_peft(directory: Path, base_name: str | None, moved: bool) -> Trained:
             f" both are one model, base_model_name_or_path in {directory / peft.CONFIG} to {name!r}"
         )
     base = policy.resolve(name)
-    model = Qwen2_5_VL(model_config.from_json(base / "config.json"))
+    model = VLM(families.from_json(base / "config.json"))
     adapter, lora = peft.load(directory, policy.abstract_params(model))
     return Trained(adapter, lora, name, settings_of(directory) or settings_of(base), "a PEFT folder")
 

@@ -24,12 +24,12 @@ from pixelis_jax.metrics import windows
 from pixelis_jax.models import image_processor, peft
 from pixelis_jax.models import lora as loras
 from pixelis_jax.models import policy as policies
-from pixelis_jax.models.config import VisionConfig
+from pixelis_jax.models.config import VisionBase
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.lora import LoraConfig
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import Processor
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.reading import ReadingConfig
 from pixelis_jax.rewards.curiosity import CuriosityConfig
 from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights
@@ -91,7 +91,7 @@ def new_policy(config: ConfigDict) -> Policy:
     tokenizer = tiny.make_tokenizer(config.seed, schemas(TOOLS))
     sizes = {k: config.model[k] for k in ("width", "layers", "vision_width", "vision_depth")}
     model_config = tiny.make_config(tokenizer, **sizes)
-    model = Qwen2_5_VL(model_config)
+    model = VLM(model_config)
     shardings = parallel.param_shardings(mesh, policies.abstract_params(model))
     params = jax.jit(lambda: policies.init_params(model, config.seed), out_shardings=shardings)()
     return Policy(model, params, Processor(model_config, tokenizer, overview=overview, crop=crop), mesh, "new", "")
@@ -148,9 +148,10 @@ def hashes(policy: Policy, adapter: PyTree) -> dict[str, str]:
     return {"model": policy.sha256, "adapter": tree_sha256(adapter), "data": assets.sha256()}
 
 
-def save_adapter(config: ConfigDict, directory: Path, adapter: PyTree) -> None:
+def save_adapter(config: ConfigDict, policy: Policy, directory: Path, adapter: PyTree) -> None:
     """An adapter that a job trained, in PEFT's layout, with `pixelis.json` beside it."""
-    peft.save(directory, adapter, lora=lora_config(config), base_name=config.model.name)
+    text_only = policy.model.config.vision is None
+    peft.save(directory, adapter, lora=lora_config(config), base_name=config.model.name, text_only=text_only)
     adapters.write_settings(directory, to_json(config), origin=f"{directory.name} of a run", base=config.model.name)
 
 
@@ -213,8 +214,10 @@ def make_evaluator(config: ConfigDict, policy: Policy) -> Evaluator:
     return Evaluator(policy, where, rollout_config(config), tools=TOOLS)
 
 
-def table_rows(config: ConfigDict, vision: VisionConfig) -> int:
+def table_rows(config: ConfigDict, vision: VisionBase | None) -> int:
     """Feature rows of a rollout in which every prompt has one image and every turn but the last returns one."""
+    if vision is None:
+        return int(config.sampling.max_turns)  # a zero row a turn, in place of images
     overview, crop = (
         image_processor.rows_per_image(image_processor.window_bucket(budget, vision), vision)
         for budget in budgets(config)

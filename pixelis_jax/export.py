@@ -100,9 +100,17 @@ def _explained(out: Path) -> Iterator[None]:
 
 def write_peft(directory: Path, trained: "Trained", dtype: str | None) -> None:
     """The adapter in PEFT's layout, f32 unless told otherwise."""
-    from pixelis_jax.models import peft
+    from pixelis_jax.models import families, peft, policy
 
-    peft.save(directory, trained.adapter, lora=trained.lora, base_name=trained.base_name, dtype=_dtype(dtype))
+    config = families.from_json(policy.resolve(trained.base_name) / "config.json")
+    peft.save(
+        directory,
+        trained.adapter,
+        lora=trained.lora,
+        base_name=trained.base_name,
+        text_only=config.vision is None,
+        dtype=_dtype(dtype),
+    )
 
 
 def write_merged(directory: Path, trained: "Trained", dtype: str | None) -> None:
@@ -110,13 +118,12 @@ def write_merged(directory: Path, trained: "Trained", dtype: str | None) -> None
     import jax
     import jax.numpy as jnp
 
-    from pixelis_jax.models import config as model_config
-    from pixelis_jax.models import lora, policy, weights
-    from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+    from pixelis_jax.models import families, lora, policy, weights
+    from pixelis_jax.models.vlm import VLM
 
     base = policy.resolve(trained.base_name)
-    config = model_config.from_json(base / "config.json")
-    abstract = policy.abstract_params(Qwen2_5_VL(config))
+    config = families.from_json(base / "config.json")
+    abstract = policy.abstract_params(VLM(config))
     stored = _stored_dtype(base)
     wanted = _dtype(dtype) or stored
     wide = jnp.promote_types(stored, wanted)  # so that an unadapted weight is never rounded on the way

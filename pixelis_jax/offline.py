@@ -83,7 +83,7 @@ class Offline:
     def keep(self, run: Run, state: TrainState) -> tuple[policies.Policy, PyTree]:
         """Write the result; returns what to evaluate: (policy, adapter)."""
         lora = state.trainable["lora"]
-        assembly.save_adapter(self.config, run.path / "adapter", lora)
+        assembly.save_adapter(self.config, self.policy, run.path / "adapter", lora)
         run.say(f"adapter written to {run.path / 'adapter'} (PEFT layout)")
         return self.policy, lora
 

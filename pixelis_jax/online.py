@@ -178,7 +178,7 @@ class Online:
             self.save_adapter(run, state, _stage_folder(curriculum.from_json(host["curriculum"]).stage))
 
     def save_adapter(self, run: Run, state: TrainState, folder: str) -> None:
-        assembly.save_adapter(self.config, run.path / folder, state.trainable["lora"])
+        assembly.save_adapter(self.config, self.policy, run.path / folder, state.trainable["lora"])
 
     def records(self, rollout: Rollout, numbers: RowNumbers) -> list[dict[str, Any]]:
         """The first rows of the step for trajectories.jsonl."""

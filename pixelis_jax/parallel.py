@@ -19,15 +19,21 @@ PyTree = Any
 AXES = ("data", "fsdp", "tensor")
 BATCH = PartitionSpec(("data", "fsdp"))
 
+# Layers whose outputs are split, and layers whose inputs are.
+_OUT = r"(q_proj|k_proj|v_proj|qkv|gate_proj|up_proj|merger_mlp_0|linear_fc1)"
+_IN = r"(o_proj|proj|down_proj|merger_mlp_2|linear_fc2)"
 # (pattern in the parameter's path, spec of its trailing dimensions). Kernels are [in, out].
 RULES: tuple[tuple[str, PartitionSpec], ...] = (
-    (r"(q_proj|k_proj|v_proj|qkv|gate_proj|up_proj|merger_mlp_0)/kernel", PartitionSpec("fsdp", "tensor")),
-    (r"(o_proj|proj|down_proj|merger_mlp_2)/kernel", PartitionSpec("tensor", "fsdp")),
+    (_OUT + r"/kernel", PartitionSpec("fsdp", "tensor")),
+    (_IN + r"/kernel", PartitionSpec("tensor", "fsdp")),
     (r"embed_tokens", PartitionSpec("tensor", "fsdp")),
     (r"lm_head", PartitionSpec("fsdp", "tensor")),
     (r"patch_embed/kernel", PartitionSpec(None, "fsdp")),
-    (r"(q_proj|k_proj|v_proj|qkv|gate_proj|up_proj|merger_mlp_0)/bias", PartitionSpec("tensor")),
-    (r"(q_proj|k_proj|v_proj|qkv|gate_proj|up_proj|merger_mlp_0)/b$", PartitionSpec(None, "tensor")),  # [rank, out]
+    (_OUT + r"/bias", PartitionSpec("tensor")),
+    (
+        r"(q_proj|k_proj|v_proj|qkv|gate_proj|up_proj|merger_mlp_0|linear_fc1)/b$",
+        PartitionSpec(None, "tensor"),
+    ),  # [rank, out]
     (r".*", PartitionSpec()),
 )
 

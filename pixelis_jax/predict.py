@@ -115,7 +115,7 @@ def _check(policy: "Policy", image: "np.ndarray", args: argparse.Namespace, cont
     except UserError as error:
         raise UserError(f"{args.image}: {error}") from None
     height, width = image.shape[:2]
-    if min(height, width) < policy.model.config.vision.factor:
+    if min(height, width) < policy.model.config.need_vision().factor:
         note = f"{args.image} has only {width}x{height} px; it is enlarged to {size[1]}x{size[0]}, which adds no detail"
         print(f"note: {note}", file=sys.stderr)
     row = Row()

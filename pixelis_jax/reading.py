@@ -17,10 +17,10 @@ import optax
 from flax import struct
 
 from pixelis_jax.data.pixelsearch.chart import CLASSES, GRID, make_chart
-from pixelis_jax.models import image_processor, qwen2_5_vl
+from pixelis_jax.models import image_processor, vlm
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import Processor
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.types import Array, ImageBatch
 
 PyTree = Any
@@ -72,17 +72,17 @@ def take(pool: Charts, step: int, *, count: int) -> Charts:
     return jax.tree.map(lambda x: x[rows], pool)
 
 
-def init_reader(model: Qwen2_5_VL) -> dict[str, Array]:
+def init_reader(model: VLM) -> dict[str, Array]:
     """The linear reading head, zero."""
-    width, classes = model.config.vision.out_hidden_size, len(CLASSES)
+    width, classes = model.config.need_vision().out_hidden_size, len(CLASSES)
     return {"kernel": jnp.zeros((width, classes)), "bias": jnp.zeros(classes)}
 
 
-def reading_loss(model: Qwen2_5_VL, variables: PyTree, charts: Charts) -> tuple[Array, tuple[Array, Array]]:
+def reading_loss(model: VLM, variables: PyTree, charts: Charts) -> tuple[Array, tuple[Array, Array]]:
     """(mean cross-entropy over all merged tokens, (right, count) over the tokens that hold a character)."""
-    vision = model.config.vision
-    table = qwen2_5_vl.encode_images(model, variables, charts.images)
-    table = table.reshape(charts.labels.shape[0], -1, vision.out_hidden_size)
+    vision = model.config.need_vision()
+    table = vlm.encode_images(model, variables, charts.images)
+    table = table.reshape(charts.labels.shape[0], -1, table.shape[-1])[..., : vision.out_hidden_size]
     side = GRID * vision.factor
     seen = table[:, image_processor.token_rows((side, side), vision)]
     logits = seen @ variables[READER]["kernel"] + variables[READER]["bias"]

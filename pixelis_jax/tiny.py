@@ -14,12 +14,11 @@ from pixelis_jax.data.pixelsearch.draw import render
 from pixelis_jax.data.pixelsearch.oracle import demonstrate
 from pixelis_jax.data.pixelsearch.questions import questions, task_of
 from pixelis_jax.data.pixelsearch.scene import make_scene
-from pixelis_jax.models import config as model_config
+from pixelis_jax.models import families
 from pixelis_jax.models import tokenizer as bpe
 from pixelis_jax.models.config import ModelConfig, TextConfig, VisionConfig
 from pixelis_jax.models.image_processor import PixelBudget, smart_resize
 from pixelis_jax.models.processor import SYSTEM_PROMPT
-from pixelis_jax.models.vision import IMAGE_MEAN, IMAGE_STD
 from pixelis_jax.types import Task
 
 VOCAB_SIZE = 768
@@ -122,10 +121,11 @@ def write_directory(
     limits, so that the model is used as it was trained.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    vision = config.need_vision()
     tokenizer.save(str(directory / "tokenizer.json"))
     (directory / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     files: dict[str, dict[str, Any]] = {
-        "config.json": model_config.to_json(config),
+        "config.json": families.to_json(config),
         "generation_config.json": {"eos_token_id": config.eos_token_id, "pad_token_id": config.pad_token_id},
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -136,11 +136,11 @@ def write_directory(
         },
         "preprocessor_config.json": {
             "image_processor_type": "Qwen2VLImageProcessor",
-            "patch_size": config.vision.patch_size,
-            "merge_size": config.vision.spatial_merge_size,
-            "temporal_patch_size": config.vision.temporal_patch_size,
-            "image_mean": IMAGE_MEAN,
-            "image_std": IMAGE_STD,
+            "patch_size": vision.patch_size,
+            "merge_size": vision.spatial_merge_size,
+            "temporal_patch_size": vision.temporal_patch_size,
+            "image_mean": vision.image_mean,
+            "image_std": vision.image_std,
             "size": {"shortest_edge": overview.min_pixels, "longest_edge": overview.max_pixels},
         },
     }

@@ -20,8 +20,8 @@ from pixelis_jax.algorithms import advantages as advantage
 from pixelis_jax.algorithms import grpo, sft
 from pixelis_jax.algorithms.grpo import GRPOConfig, GRPOInputs
 from pixelis_jax.data.demonstrations import DemonstrationBatch
-from pixelis_jax.models import qwen2_5_vl
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models import vlm
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.reading import Charts, reading_loss
 from pixelis_jax.rewards import measures, orchestrator
 from pixelis_jax.rewards.orchestrator import RewardConfig, RewardState, Weights
@@ -93,13 +93,13 @@ def _mesh_sharding(leaf: Any) -> NamedSharding | None:
     return sharding if isinstance(sharding, NamedSharding) else None
 
 
-def demonstration_features(model: Qwen2_5_VL, variables: PyTree, batch: DemonstrationBatch) -> Array:
+def demonstration_features(model: VLM, variables: PyTree, batch: DemonstrationBatch) -> Array:
     """Feature table of a batch: overviews first, then crops."""
-    parts = [qwen2_5_vl.encode_images(model, variables, images) for images in (batch.overview, batch.crops)]
+    parts = [vlm.encode_images(model, variables, images) for images in (batch.overview, batch.crops)]
     return jnp.concatenate(parts)
 
 
-def make_sft_step(model: Qwen2_5_VL, tx: optax.GradientTransformation, *, micro_batches: int) -> StateStep:
+def make_sft_step(model: VLM, tx: optax.GradientTransformation, *, micro_batches: int) -> StateStep:
     """Token-mean cross-entropy step; with `charts`, their reading loss is added.
 
     The vision tower is trained exactly where `trainable` holds "params".
@@ -117,7 +117,7 @@ def make_sft_step(model: Qwen2_5_VL, tx: optax.GradientTransformation, *, micro_
             rows, weights, answer = part
             variables = frozen | trainable
             features = demonstration_features(model, variables, batch) if fixed is None else fixed
-            out = qwen2_5_vl.score(model, variables, rows, features)
+            out = vlm.score(model, variables, rows, features)
             (total, weight), stats = sft.sft_loss(out.logp, rows.policy, weights=weights)
             means = stats.means | _answer_stats(out.logp, rows.policy & answer)
             if charts is not None:
@@ -167,7 +167,7 @@ class RLStep:
     recompilation. `frozen` is {"params": base}; `reference` the adapter the KL is measured against (None: the base).
     """
 
-    def __init__(self, model: Qwen2_5_VL, tx: optax.GradientTransformation, config: RLConfig) -> None:
+    def __init__(self, model: VLM, tx: optax.GradientTransformation, config: RLConfig) -> None:
         self.model = model
         self.tx = tx
         self.config = config
@@ -225,7 +225,7 @@ class RLStep:
         cfg = self.config
 
         def loss(trainable: PyTree, part: Scored) -> tuple[tuple[Array, Array], Stats]:
-            out = qwen2_5_vl.score(self.model, frozen | trainable, part.rows, features, temperature=cfg.temperature)
+            out = vlm.score(self.model, frozen | trainable, part.rows, features, temperature=cfg.temperature)
             return grpo.grpo_loss(out.logp, out.entropy, part.inputs, cfg.loss)
 
         trainable, opt_state, metrics = updates.update(
@@ -235,5 +235,5 @@ class RLStep:
 
     def _logp(self, frozen: PyTree, adapter: PyTree, batch: TrajectoryBatch) -> Array:
         variables = frozen if adapter is None else frozen | {"lora": adapter}
-        out = qwen2_5_vl.score(self.model, variables, batch.rows, batch.features, temperature=self.config.temperature)
+        out = vlm.score(self.model, variables, batch.rows, batch.features, temperature=self.config.temperature)
         return jax.lax.stop_gradient(out.logp)

@@ -172,5 +172,5 @@ class TrajectoryBatch:
     rows: TokenBatch
     logp_sampler: Array  # f32[B, T]
     turn_of: Array  # i32[B, T]
-    features: Array  # f32[F, D] merged vision tokens of the frozen tower
+    features: Array  # f32[F, D] merged vision tokens of the frozen tower (D times 1 + levels with deepstack)
     rewards: RewardInputs

@@ -14,7 +14,7 @@ from pixelis_jax.models import tokenizer as bpe
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import SYSTEM_PROMPT, Processor
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.types import Task
@@ -51,7 +51,7 @@ def small_policy(small_tokenizer) -> Policy:
 
 def make_policy(tokenizer) -> Policy:
     config = tiny.make_config(tokenizer, width=64, layers=2, vision_width=64, vision_depth=2)
-    model = Qwen2_5_VL(config)
+    model = VLM(config)
     generator = np.random.default_rng(3)
 
     def perturbed(leaf):

@@ -12,7 +12,7 @@ from pixelis_jax.models import lora, policy, weights
 from pixelis_jax.models import tokenizer as bpe
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.lora import LoraConfig
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models.vlm import VLM
 
 LORA = LoraConfig(rank=2, alpha=6.0)
 SETTINGS = {
@@ -26,7 +26,7 @@ def write_model(directory: Path, *, dtype=jnp.float32, settings=None) -> Path:
     tokenizer = bpe.train(["which digit is inside the blue square? {7}"], vocab_size=300)
     config = tiny.make_config(tokenizer, width=64, layers=2, vision_width=64, vision_depth=2)
     tiny.write_directory(directory, tokenizer, config, overview=PixelBudget(3136, 12544), settings=settings)
-    params = policy.init_params(Qwen2_5_VL(config), 0)
+    params = policy.init_params(VLM(config), 0)
     weights.save(directory, params, config=config, dtype=dtype)
     return directory
 

@@ -95,7 +95,7 @@ def _pack(
     overview = processor.pack(overviews, crop=False)
     packed = processor.pack(crops, crop=True, count=bucket(len(crops), multiple=len(dialogs)))
     places = processor.place(overviews, crop=False)
-    unit = processor.config.vision.merge_unit
+    unit = processor.config.need_vision().merge_unit
     crop_places = processor.place(crops, crop=True, first_row=overview.valid.size // unit)
     rows = [
         dialogues.encode(

@@ -1,32 +1,37 @@
-"""Model configuration, read from a Hugging Face `config.json` and written back to one."""
+"""Model configuration, and the checks of a JSON file's fields that all families share (models/families.py)."""
 
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from pixelis_jax.types import UserError
 
+# Channel statistics on the 0..1 scale: those of OpenAI CLIP in Qwen2.5-VL, one half in Qwen3-VL.
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+HALF = (0.5, 0.5, 0.5)
+VISION_THETA = 10_000.0  # of the rotary positions (row, column) in every vision tower
+
 
 @dataclasses.dataclass(frozen=True)
-class VisionConfig:
-    """Qwen2.5-VL vision tower. Sizes in pixels where the name says so, else in features or counts."""
+class VisionBase:
+    """What images become before a vision tower: patches of some pixels, merged into tokens."""
 
-    depth: int = 32
-    hidden_size: int = 1280
-    intermediate_size: int = 3420
-    num_heads: int = 16
+    depth: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
     in_channels: int = 3
     patch_size: int = 14
     spatial_merge_size: int = 2
     temporal_patch_size: int = 2
-    tokens_per_second: int = 4
-    window_size: int = 112
     out_hidden_size: int = 2048
-    fullatt_block_indexes: tuple[int, ...] = (7, 15, 23, 31)
     hidden_act: str = "silu"
+    image_mean: tuple[float, ...] = CLIP_MEAN  # of preprocessor_config.json, as the next one
+    image_std: tuple[float, ...] = CLIP_STD
 
     @property
     def patch_dim(self) -> int:
@@ -39,13 +44,18 @@ class VisionConfig:
 
     @property
     def window_units(self) -> int:
-        """Side of an attention window, in merged tokens."""
-        return self.window_size // self.patch_size // self.spatial_merge_size
+        """Side of a window, in merged tokens. A tower without window attention packs token by token."""
+        return 1
 
     @property
     def window_patches(self) -> int:
         """Patches in a full window."""
         return self.window_units**2 * self.merge_unit
+
+    @property
+    def window_px(self) -> int:
+        """Side of a window in pixels."""
+        return self.window_units * self.factor
 
     @property
     def factor(self) -> int:
@@ -54,8 +64,51 @@ class VisionConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class VisionConfig(VisionBase):
+    """Qwen2.5-VL vision tower. Sizes in pixels where the name says so, else in features or counts."""
+
+    depth: int = 32
+    hidden_size: int = 1280
+    intermediate_size: int = 3420
+    num_heads: int = 16
+    tokens_per_second: int = 4
+    window_size: int = 112
+    fullatt_block_indexes: tuple[int, ...] = (7, 15, 23, 31)
+
+    @property
+    def window_units(self) -> int:
+        return self.window_size // self.patch_size // self.spatial_merge_size
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen3VisionConfig(VisionBase):
+    """Qwen3-VL vision tower; the defaults are those of its largest one."""
+
+    depth: int = 27
+    hidden_size: int = 1152
+    intermediate_size: int = 4304
+    num_heads: int = 16
+    patch_size: int = 16
+    hidden_act: str = "gelu_pytorch_tanh"
+    num_position_embeddings: int = 2304
+    deepstack_visual_indexes: tuple[int, ...] = (8, 16, 24)
+    image_mean: tuple[float, ...] = HALF
+    image_std: tuple[float, ...] = HALF
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama3Rope:
+    """Rotary frequencies stretched for longer contexts, as in Llama 3.1 (models/decoder.py)."""
+
+    factor: float = 8.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 8192
+
+
+@dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """Qwen2.5-VL decoder: GQA with q/k/v bias, RMSNorm, SwiGLU, M-RoPE over (time, height, width)."""
+    """A decoder with GQA, RMSNorm and SwiGLU; the defaults are Qwen2.5-VL-3B's."""
 
     vocab_size: int = 151936
     hidden_size: int = 2048
@@ -63,23 +116,30 @@ class TextConfig:
     num_hidden_layers: int = 36
     num_attention_heads: int = 16
     num_key_value_heads: int = 2
+    head_dim: int = 0  # 0: hidden_size / num_attention_heads
+    attention_bias: bool = True  # on q, k and v
+    output_bias: bool = False  # on o
+    mlp_bias: bool = False
+    qk_norm: bool = False  # RMSNorm over each head of q and k
     rms_norm_eps: float = 1e-6
     rope_theta: float = 1e6
-    mrope_section: tuple[int, int, int] = (16, 24, 24)
+    rope_scaling: Llama3Rope | None = None
+    mrope_section: tuple[int, ...] | None = (16, 24, 24)  # frequencies of (time, height, width); None: one position
+    mrope_interleaved: bool = False
     tie_word_embeddings: bool = True
     max_position_embeddings: int = 32768
     hidden_act: str = "silu"
 
-    @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.num_attention_heads
+    def __post_init__(self) -> None:
+        if not self.head_dim:
+            object.__setattr__(self, "head_dim", self.hidden_size // self.num_attention_heads)
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """A whole Qwen2.5-VL model: vision tower, decoder and the ids of its placeholder tokens."""
+    """A whole model: vision tower (None in a text-only one), decoder, special tokens (-1: there is none)."""
 
-    vision: VisionConfig
+    vision: VisionBase | None
     text: TextConfig
     image_token_id: int
     video_token_id: int
@@ -87,13 +147,16 @@ class ModelConfig:
     vision_end_token_id: int
     pad_token_id: int
     eos_token_id: int
+    model_type: str = "qwen2_5_vl"
 
-
-_IGNORED = frozenset(  # fields that change nothing in a forward pass, or repeat what others say
-    """architectures model_type torch_dtype dtype transformers_version use_cache initializer_range attention_dropout
-    bos_token_id use_sliding_window sliding_window max_window_layers layer_types in_chans spatial_patch_size
-    tokens_per_second vision_token_id _name_or_path rope_scaling rope_parameters""".split()
-)
+    def need_vision(self) -> VisionBase:
+        """The vision tower. UserError in a text-only model."""
+        if self.vision is None:
+            raise UserError(
+                f"an image for a text-only model (model_type {self.model_type!r}): take a vision-language model, or"
+                " tasks without images"
+            )
+        return self.vision
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -111,121 +174,38 @@ def read_object(file: Path) -> dict[str, Any]:
     return content
 
 
-def from_json(path: Path) -> ModelConfig:
-    """Read `config.json`. UserError where the family is another one, a field is one we do not honour or is damaged."""
-    raw = read_object(path)
-    family = raw.get("model_type")
-    if family != "qwen2_5_vl":
-        raise UserError(f"{path}: model_type {family!r} is not supported; expected 'qwen2_5_vl'")
-    vision = _group(raw, "vision_config", path)
-    # Files before transformers 5 keep the decoder's fields at the top level.
-    text = {k: v for k, v in raw.items() if not isinstance(v, dict)}
-    text |= _group(raw, "text_config", path) if "text_config" in raw else {}
-    text |= _rope(raw, text, path)
-    if text.get("use_sliding_window"):
-        raise UserError(f"{path}: use_sliding_window=true is not supported")
-    ids = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-    _refuse_unknown(vision, VisionConfig, f"{path}: vision_config", ())
-    _refuse_unknown(text, TextConfig, str(path), (*ids, "eos_token_id", "pad_token_id"))
-    special = {name: raw.get(name) or text.get(name) for name in ("pad_token_id", "eos_token_id")}
-    special["pad_token_id"] = special["pad_token_id"] or 0
-    config = ModelConfig(
-        vision=_take(VisionConfig, {"in_channels": vision.get("in_chans", 3)} | vision, f"{path}: vision_config"),
-        text=_take(TextConfig, text | {"tie_word_embeddings": raw.get("tie_word_embeddings", False)}, str(path)),
-        **{name: _token_id(name, value, path) for name, value in (special | {n: raw.get(n) for n in ids}).items()},
-    )
-    _check_sizes(config, path)
-    return config
-
-
-def _group(raw: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+def group(raw: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """An object inside a file's object."""
     if not isinstance(raw.get(name), dict):
         raise UserError(f"{path}: {name} is missing or no JSON object; restore it from the original checkpoint")
     return dict(raw[name])
 
 
-def _rope(raw: Mapping[str, Any], text: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """`rope_theta` and `mrope_section`, wherever the file keeps them."""
-    rope = raw.get("rope_scaling") or text.get("rope_parameters") or text.get("rope_scaling")
-    if not isinstance(rope, dict) or "mrope_section" not in rope:
-        raise UserError(
-            f"{path}: rope_parameters (or rope_scaling) with mrope_section is missing;"
-            " restore it from the original checkpoint"
-        )
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ("default", "mrope"):
-        raise UserError(f"{path}: rope type {kind!r} is not supported")
-    return {"rope_theta": rope.get("rope_theta", text.get("rope_theta", 1e6)), "mrope_section": rope["mrope_section"]}
-
-
-def _token_id(name: str, value: Any, path: Path) -> int:
+def token_id(name: str, value: Any, path: Path) -> int:
+    """A token's number."""
     if not _is_count(value, least=0):
         raise UserError(f"{path}: {name} is {value!r} and must be a token's number; restore the file")
     return int(value)
 
 
-def _check_sizes(config: ModelConfig, path: Path) -> None:
-    """UserError where fields contradict each other."""
-    text, vision = config.text, config.vision
-    for part, act in (("vision_config", vision.hidden_act), ("text_config", text.hidden_act)):
-        if act != "silu":
-            raise UserError(f"{path}: {part}.hidden_act {act!r} is not supported; expected 'silu'")
-    whole = {
-        "hidden_size must be a multiple of num_attention_heads": text.hidden_size % text.num_attention_heads == 0,
-        "num_attention_heads must be a multiple of num_key_value_heads": (
-            text.num_attention_heads % text.num_key_value_heads == 0
-        ),
-        "mrope_section must be three counts that add up to half a head": (
-            len(text.mrope_section) == 3 and 2 * sum(text.mrope_section) == text.head_dim
-        ),
-        "vision_config.hidden_size must be a multiple of num_heads": vision.hidden_size % vision.num_heads == 0,
-        "vision_config.out_hidden_size must be hidden_size": vision.out_hidden_size == text.hidden_size,
-        "vision_config.window_size must hold at least one merged patch": vision.window_units > 0,
-    }
-    for rule, kept in whole.items():
-        if not kept:
-            raise UserError(f"{path}: {rule}; restore the file from the original checkpoint")
-
-
-def to_json(config: ModelConfig) -> dict[str, Any]:
-    """The `config.json` of transformers 5 for this model."""
-    text = dataclasses.asdict(config.text)
-    rope = {
-        "rope_type": "default",
-        "rope_theta": text.pop("rope_theta"),
-        "mrope_section": list(text.pop("mrope_section")),
-    }
-    ids = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name.endswith("_id")}
-    special = {"eos_token_id": config.eos_token_id, "pad_token_id": config.pad_token_id, "bos_token_id": None}
-    return {
-        "architectures": ["Qwen2_5_VLForConditionalGeneration"],
-        "model_type": "qwen2_5_vl",
-        **ids,
-        "tie_word_embeddings": text["tie_word_embeddings"],
-        "text_config": {"model_type": "qwen2_5_vl_text", **text, **special, "rope_parameters": rope},
-        "vision_config": {
-            "model_type": "qwen2_5_vl_vision",
-            **dataclasses.asdict(config.vision),
-            "fullatt_block_indexes": list(config.vision.fullatt_block_indexes),
-        },
-    }
-
-
-def _take(cls: type, raw: Mapping[str, Any], where: str) -> Any:
-    """A `cls` of the fields it has in `raw`; each must be of the kind of the field's default."""
+def take(cls: type, raw: Mapping[str, Any], where: str, *, needed: Collection[str] = (), **known: Any) -> Any:
+    """A `cls` of the fields it has in `raw`, each of the kind of the field's default, and of those already `known`."""
+    for name in needed:
+        if name not in raw:
+            raise UserError(f"{where}: {name} is missing; restore it from the original checkpoint")
     values = {}
     for field in dataclasses.fields(cls):
-        if field.name not in raw:
+        if field.name not in raw or field.name in known:
             continue
         value = raw[field.name]
-        wanted = _wrong_kind(value, field.default)
+        wanted = wrong_kind(value, field.default)
         if wanted:
             raise UserError(f"{where}: {field.name} is {value!r:.60} and must be {wanted}; restore the file")
         values[field.name] = tuple(value) if isinstance(value, list) else value
-    return cls(**values)
+    return cls(**values, **known)
 
 
-def _wrong_kind(value: Any, default: Any) -> str | None:
+def wrong_kind(value: Any, default: Any) -> str | None:
     """What `value` should be, in words; None where it is of the kind of `default`."""
     if isinstance(default, bool):
         return None if isinstance(value, bool) else "true or false"
@@ -244,10 +224,45 @@ def _is_count(value: Any, *, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
 
 
-def _refuse_unknown(raw: Mapping[str, Any], cls: type, where: str, also: tuple[str, ...]) -> None:
-    known = {f.name for f in dataclasses.fields(cls)} | _IGNORED | set(also)
+def refuse_unknown(raw: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    """UserError for a field that is not `known` to do what this program does."""
     for name in raw:
         if name not in known:
             raise UserError(
                 f"{where}: field {name!r} is not one this program honours, so the model would differ; refusing"
             )
+
+
+def check_sizes(config: ModelConfig, path: Path) -> None:
+    """UserError where fields contradict each other."""
+    text, vision = config.text, config.vision
+    rules = {
+        "num_attention_heads must be a multiple of num_key_value_heads": (
+            text.num_attention_heads % text.num_key_value_heads == 0
+        ),
+        "head_dim must be even": text.head_dim % 2 == 0,
+    }
+    if text.mrope_section is not None:
+        rules["mrope_section must be three counts that add up to half a head"] = (
+            len(text.mrope_section) == 3 and 2 * sum(text.mrope_section) == text.head_dim
+        )
+    if vision is not None:
+        rules["vision_config.hidden_size must be a multiple of num_heads, in heads of a multiple of 4"] = (
+            vision.hidden_size % (4 * vision.num_heads) == 0
+        )
+        rules["vision_config.out_hidden_size must be hidden_size"] = vision.out_hidden_size == text.hidden_size
+        rules["vision_config.window_size must hold at least one merged patch"] = vision.window_units > 0
+    if isinstance(vision, Qwen3VisionConfig):
+        levels = vision.deepstack_visual_indexes
+        rules["vision_config.num_position_embeddings must be a square"] = (
+            math.isqrt(vision.num_position_embeddings) ** 2 == vision.num_position_embeddings
+        )
+        rules["vision_config.deepstack_visual_indexes must rise and be below depth"] = (
+            list(levels) == sorted(set(levels)) and max(levels, default=-1) < vision.depth
+        )
+        rules["vision_config.deepstack_visual_indexes must not be more than num_hidden_layers"] = (
+            len(levels) <= text.num_hidden_layers
+        )
+    for rule, kept in rules.items():
+        if not kept:
+            raise UserError(f"{path}: {rule}; restore the file from the original checkpoint")

@@ -37,16 +37,42 @@ def empty_cache(config: TextConfig, *, rows: int, slots: int, dtype: jnp.dtype) 
 
 
 def mrope(positions: Array, config: TextConfig) -> tuple[Array, Array]:
-    """cos and sin f32[B, T, d / 2] of positions i32[B, 3, T].
-
-    Frequencies are dealt to (time, height, width) in the lengths of `mrope_section` (Qwen2-VL,
-    arXiv:2409.12191, section 2.1).
-    """
-    half = config.head_dim // 2
-    inverse = 1.0 / config.rope_theta ** (np.arange(half, dtype=np.float32) / half)
-    axis = np.repeat(np.arange(3), config.mrope_section)
-    angles = jnp.moveaxis(positions, 1, -1)[..., axis].astype(jnp.float32) * inverse
+    """cos and sin f32[B, T, d / 2] of positions i32[B, 3, T]."""
+    angles = jnp.moveaxis(positions, 1, -1)[..., _axes(config)].astype(jnp.float32) * _frequencies(config)
     return jnp.cos(angles), jnp.sin(angles)
+
+
+def _axes(config: TextConfig) -> np.ndarray:
+    """Which of (time, height, width) turns each frequency, i[d / 2].
+
+    In blocks of the lengths of `mrope_section` (Qwen2-VL, arXiv:2409.12191, section 2.1), or interleaved as (t, h, w)
+    triples from the fastest frequency on, until height and width have their share (Qwen3-VL, arXiv:2511.21631).
+    A text-only model has one position, which all three axes repeat.
+    """
+    if config.mrope_section is None:
+        return np.zeros(config.head_dim // 2, int)
+    if not config.mrope_interleaved:
+        return np.repeat(np.arange(3), config.mrope_section)
+    axes = np.zeros(config.head_dim // 2, int)
+    for axis in (1, 2):
+        axes[axis : 3 * config.mrope_section[axis] : 3] = axis
+    return axes
+
+
+def _frequencies(config: TextConfig) -> np.ndarray:
+    """Angle per position f32[d / 2]: theta^(-i / (d / 2)), the slow ones stretched as `rope_scaling` says.
+
+    Llama 3.1: a frequency whose wavelength fits `original_max_position_embeddings` less than `low_freq_factor` times is
+    divided by `factor`, one that fits it more than `high_freq_factor` times stays, between them the two are mixed.
+    """
+    half, scaling = config.head_dim // 2, config.rope_scaling
+    inverse = 1.0 / config.rope_theta ** (np.arange(half, dtype=np.float32) / half)
+    if scaling is None:
+        return inverse
+    turns = scaling.original_max_position_embeddings * inverse / (2 * np.pi)
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = np.clip(kept, 0.0, 1.0)
+    return (inverse * (kept + (1.0 - kept) / scaling.factor)).astype(np.float32)
 
 
 class Attention(nn.Module):
@@ -69,10 +95,14 @@ class Attention(nn.Module):
         b, t, _ = x.shape
 
         def project(heads: int, name: str) -> Array:
-            return Dense(heads * cfg.head_dim, True, self.lora_scale, self.dtype, name=name)(x).reshape(b, t, heads, -1)
+            dense = Dense(heads * cfg.head_dim, cfg.attention_bias, self.lora_scale, self.dtype, name=name)
+            return dense(x).reshape(b, t, heads, -1)
 
-        query = rotate(project(cfg.num_attention_heads, "q_proj"), *rope)
-        key = rotate(project(cfg.num_key_value_heads, "k_proj"), *rope)
+        query, key = project(cfg.num_attention_heads, "q_proj"), project(cfg.num_key_value_heads, "k_proj")
+        if cfg.qk_norm:
+            query = RMSNorm(cfg.rms_norm_eps, self.dtype, name="q_norm")(query)
+            key = RMSNorm(cfg.rms_norm_eps, self.dtype, name="k_norm")(key)
+        query, key = rotate(query, *rope), rotate(key, *rope)
         value = project(cfg.num_key_value_heads, "v_proj")
         key_slots = slots
         if cache is not None:
@@ -89,7 +119,7 @@ class Attention(nn.Module):
         else:
             out = attend(query, key, value, mask=key_slots[:, None, :] <= slots[:, :, None])
         out = out.reshape(b, t, -1)
-        return Dense(cfg.hidden_size, False, self.lora_scale, self.dtype, name="o_proj")(out), cache
+        return Dense(cfg.hidden_size, cfg.output_bias, self.lora_scale, self.dtype, name="o_proj")(out), cache
 
 
 class Block(nn.Module):
@@ -113,13 +143,14 @@ class Block(nn.Module):
         out, cache = Attention(cfg, self.dtype, self.lora_scale, name="self_attn")(normed, rope, slots, cache, lengths)
         x = x + out
         normed = RMSNorm(cfg.rms_norm_eps, self.dtype, name="post_attention_layernorm")(x)
-        return x + GatedMLP(cfg.intermediate_size, False, self.lora_scale, self.dtype, name="mlp")(normed), cache
+        return x + GatedMLP(cfg.intermediate_size, cfg.mlp_bias, self.lora_scale, self.dtype, name="mlp")(normed), cache
 
 
 class Decoder(nn.Module):
     """Embeddings f[B, T, D] -> final hidden states f[B, T, D] and the cache with these tokens added.
 
     `lengths` i32[B], without a cache only, says that rows are padded at their right end, which flash kernels need.
+    `deepstack` f[B, T, D] each are added to what the first layers give.
     """
 
     config: TextConfig
@@ -129,7 +160,14 @@ class Decoder(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, positions: Array, slots: Array, cache: Cache | None = None, lengths: Array | None = None
+        self,
+        x: Array,
+        positions: Array,
+        slots: Array,
+        cache: Cache | None = None,
+        *,
+        lengths: Array | None = None,
+        deepstack: tuple[Array, ...] = (),
     ) -> tuple[Array, Cache | None]:
         rope = mrope(positions, self.config)
         block_cls = nn.remat(Block) if self.remat and cache is None else Block
@@ -137,6 +175,8 @@ class Decoder(nn.Module):
         for i in range(self.config.num_hidden_layers):
             block = block_cls(self.config, self.dtype, self.lora_scale, name=f"layers_{i}")
             x, new = block(x, rope, slots, None if cache is None else (cache.keys[i], cache.values[i]), lengths)
+            if i < len(deepstack):
+                x = x + deepstack[i]
             if new is not None:
                 keys.append(new[0])
                 values.append(new[1])

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from pixelis_jax.models.config import VisionConfig
+from pixelis_jax.models.config import VisionBase
 from pixelis_jax.models.rows import power_bucket
 from pixelis_jax.types import ImageBatch, UserError
 
@@ -54,7 +54,7 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.asarray(Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
 
-def patchify(image: np.ndarray, config: VisionConfig) -> np.ndarray:
+def patchify(image: np.ndarray, config: VisionBase) -> np.ndarray:
     """u8[height, width, 3] (sides multiples of `factor`) -> u8[N, patch_dim], merge blocks first as in HF."""
     merge, patch = config.spatial_merge_size, config.patch_size
     height, width, channels = image.shape
@@ -67,7 +67,7 @@ def patchify(image: np.ndarray, config: VisionConfig) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=512)
-def window_layout(rows: int, columns: int, config: VisionConfig) -> tuple[np.ndarray, np.ndarray]:
+def window_layout(rows: int, columns: int, config: VisionBase) -> tuple[np.ndarray, np.ndarray]:
     """Where things go for an image of `rows` x `columns` merged tokens.
 
     Returns (`order` i32[W, units], `token_rows` i32[rows * columns]): the raster index of the merged token in each
@@ -96,18 +96,18 @@ def _patch_coords(rows: int, columns: int, merge: int) -> np.ndarray:
     return both.transpose(0, 2, 1, 3, 4).reshape(-1, 2).astype(np.int32)
 
 
-def windows_of(size: tuple[int, int], config: VisionConfig) -> int:
+def windows_of(size: tuple[int, int], config: VisionBase) -> int:
     """Attention windows of an image of `size` (height, width) in pixels."""
-    side = config.window_units * config.factor
+    side = config.window_px
     return math.ceil(size[0] / side) * math.ceil(size[1] / side)
 
 
-def window_bucket(budget: PixelBudget, config: VisionConfig) -> int:
+def window_bucket(budget: PixelBudget, config: VisionBase) -> int:
     """Windows that an image of a full budget and square shape needs, rounded up to a power of two."""
-    return power_bucket(-(-budget.max_pixels // config.window_size**2))
+    return power_bucket(-(-budget.max_pixels // config.window_px**2))
 
 
-def pack(images: Sequence[np.ndarray], config: VisionConfig, *, windows: int, count: int | None = None) -> ImageBatch:
+def pack(images: Sequence[np.ndarray], config: VisionBase, *, windows: int, count: int | None = None) -> ImageBatch:
     """Resized images u8[h, w, 3] -> ImageBatch of `count` (default: as many) images of `windows` windows.
 
     Surplus places are zero and invalid. Raises ValueError where an image has more windows than the bucket.
@@ -135,11 +135,11 @@ def pack(images: Sequence[np.ndarray], config: VisionConfig, *, windows: int, co
     return ImageBatch(patches.reshape(*shape, -1), coords.reshape(*shape, 2), valid.reshape(shape))
 
 
-def token_rows(size: tuple[int, int], config: VisionConfig) -> np.ndarray:
+def token_rows(size: tuple[int, int], config: VisionBase) -> np.ndarray:
     """Row of each merged token (raster order) in its image's part of the feature table, i32[rows * columns]."""
     return window_layout(size[0] // config.factor, size[1] // config.factor, config)[1]
 
 
-def rows_per_image(windows: int, config: VisionConfig) -> int:
+def rows_per_image(windows: int, config: VisionBase) -> int:
     """Feature-table rows that an image of a bucket of `windows` windows takes."""
     return windows * config.window_units**2

@@ -41,12 +41,21 @@ _WITHOUT_EFFECT = frozenset(
 _PLAIN_INITS = (True, False, "gaussian", "eva", "orthogonal")  # others change the base's weights too
 
 
-def save(directory: Path, adapter: PyTree, *, lora: LoraConfig, base_name: str, dtype: Any = None) -> None:
+def save(
+    directory: Path,
+    adapter: PyTree,
+    *,
+    lora: LoraConfig,
+    base_name: str,
+    text_only: bool = False,
+    dtype: Any = None,
+) -> None:
     """Write `adapter` so that `peft.PeftModel.from_pretrained` reads it onto the same base.
 
-    `dtype` None keeps f32, which `load` gives back bitwise. Layers are named in full: a short name such as `down_proj`
-    would also match the vision tower. Raises UserError for an adapter of another rank than `lora.rank`, for one on the
-    patch embedding, and on a full disk.
+    `text_only` says that the base has no vision tower: `transformers` then names its layers otherwise. `dtype` None
+    keeps f32, which `load` gives back bitwise. Layers are named in full: a short name such as `down_proj` would also
+    match the vision tower. Raises UserError for an adapter of another rank than `lora.rank`, for one on the patch
+    embedding, and on a full disk.
     """
     tensors, modules = {}, []
     parts = {ours: theirs for theirs, ours in _FACTORS.items()}
@@ -56,7 +65,7 @@ def save(directory: Path, adapter: PyTree, *, lora: LoraConfig, base_name: str, 
             raise UserError(f"{_CONVOLUTION} is a convolution in PEFT; leave it out of lora.targets")
         if leaf.shape[1 if factor == "a" else 0] != lora.rank:
             raise UserError(f"lora.rank is {lora.rank}, but {layer}/{factor} has shape {list(leaf.shape)}")
-        name, _ = _names(layer)
+        name = _names(layer)[text_only]
         modules.append(name)
         value = np.asarray(leaf if dtype is None else leaf.astype(dtype)).T
         tensors[f"{_PREFIX}{name}.{parts[factor]}.weight"] = np.ascontiguousarray(value)
@@ -173,10 +182,9 @@ def _wrong_kind(config: Mapping[str, Any]) -> str | None:
 
 
 def _names(layer: str) -> tuple[str, str]:
-    """Our layer path -> the module's name in `transformers`, and the one it had before version 4.52."""
+    """Our layer path -> the module's name in `transformers`, and the one before version 4.52 or without images."""
     older = weights.from_path(layer + "/kernel")[0].removesuffix(".weight")
-    newer = re.sub(r"^model\.", "model.language_model.", older) if older.startswith("model.") else "model." + older
-    return newer, older
+    return weights.prefixed(older), older
 
 
 def _place(key: str) -> tuple[str, str]:

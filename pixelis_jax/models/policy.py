@@ -17,13 +17,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from pixelis_jax import parallel
-from pixelis_jax.models import config as model_config
+from pixelis_jax.models import families, weights
 from pixelis_jax.models import processor as processors
-from pixelis_jax.models import weights
 from pixelis_jax.models.config import ModelConfig
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.processor import Processor
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.types import ImageBatch, TokenBatch, UserError
 
 PyTree = Any
@@ -34,7 +33,7 @@ BUNDLED = {"pixelis-tiny": Path(__file__).parent.parent / "assets" / "pixelis-ti
 class Policy:
     """`model.apply({"params": params, "lora": adapter}, ...)` is the policy; without `lora` it is the base."""
 
-    model: Qwen2_5_VL
+    model: VLM
     params: PyTree
     processor: Processor
     mesh: Mesh
@@ -73,9 +72,9 @@ def load(
     `overview` and `crop` bound the pixels of task images and of tool images; None takes the directory's own bounds.
     """
     directory = resolve(name)
-    config = model_config.from_json(directory / "config.json")
+    config = families.from_json(directory / "config.json")
     mesh = mesh or parallel.make_mesh(parallel.MeshShape())
-    model = Qwen2_5_VL(config, dtype=dtype, lora_scale=lora_scale, remat=config.text.num_hidden_layers > 8)
+    model = VLM(config, dtype=dtype, lora_scale=lora_scale, remat=config.text.num_hidden_layers > 8)
     abstract = abstract_params(model)
     shardings = parallel.param_shardings(mesh, abstract)
     placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
@@ -90,12 +89,12 @@ def load(
     return Policy(model, params, processor, mesh, name, digest.result(), loaded)
 
 
-def abstract_params(model: Qwen2_5_VL) -> PyTree:
+def abstract_params(model: VLM) -> PyTree:
     """Shapes and dtypes of the parameters, nothing computed."""
     return jax.eval_shape(lambda: init_params(model, 0))
 
 
-def init_params(model: Qwen2_5_VL, seed: int) -> PyTree:
+def init_params(model: VLM, seed: int) -> PyTree:
     """Fresh parameters from a seed."""
     rows, images = _smallest_inputs(model.config)
     return model.init(jax.random.key(seed), rows, images, method="init_all")["params"]
@@ -135,10 +134,12 @@ def content_hash(directory: Path) -> str:
     return digest.hexdigest()
 
 
-def _smallest_inputs(config: ModelConfig) -> tuple[TokenBatch, ImageBatch]:
-    vision = config.vision
+def _smallest_inputs(config: ModelConfig) -> tuple[TokenBatch, ImageBatch | None]:
     one = np.zeros((1, 1), np.int32)
     rows = TokenBatch(one, one > -1, one > 0, np.zeros((1, 3, 1), np.int32), one)
+    vision = config.vision
+    if vision is None:
+        return rows, None
     shape = (1, 1, vision.window_patches)
     patches = np.zeros((*shape, vision.patch_dim), np.uint8)
     return rows, ImageBatch(patches, np.zeros((*shape, 2), np.int32), np.ones(shape, bool))

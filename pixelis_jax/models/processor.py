@@ -76,7 +76,7 @@ class Processor:
     def fit(self, height: int, width: int, *, crop: bool) -> tuple[int, int]:
         """(height, width) at which the model sees an image of this size."""
         budget = self.crop if crop else self.overview
-        return image_processor.smart_resize(height, width, factor=self.config.vision.factor, budget=budget)
+        return image_processor.smart_resize(height, width, factor=self.config.need_vision().factor, budget=budget)
 
     def fit_crop(self, height: int, width: int) -> tuple[int, int]:
         return self.fit(height, width, crop=True)
@@ -90,26 +90,30 @@ class Processor:
 
     def windows(self, images: Sequence[np.ndarray], *, crop: bool) -> int:
         """Window bucket for resized images: what a full budget of square shape needs, or more, in powers of two."""
-        vision = self.config.vision
+        vision = self.config.need_vision()
         least = image_processor.window_bucket(self.crop if crop else self.overview, vision)
         return max([least, *(power_bucket(image_processor.windows_of(i.shape[:2], vision)) for i in images)])
 
     def pack(self, images: Sequence[np.ndarray], *, crop: bool, count: int | None = None) -> ImageBatch:
         """ImageBatch of resized images, padded to `count` images and to the window bucket."""
-        return image_processor.pack(images, self.config.vision, windows=self.windows(images, crop=crop), count=count)
+        windows = self.windows(images, crop=crop)
+        return image_processor.pack(images, self.config.need_vision(), windows=windows, count=count)
 
     def place(self, images: Sequence[np.ndarray], *, crop: bool, first_row: int = 0) -> list[Placed]:
         """Where `pack`'s images stand in the feature table whose part for them begins at `first_row`."""
-        step = image_processor.rows_per_image(self.windows(images, crop=crop), self.config.vision)
+        if not images:
+            return []
+        step = image_processor.rows_per_image(self.windows(images, crop=crop), self.config.need_vision())
         return [Placed(image.shape[:2], first_row + i * step) for i, image in enumerate(images)]
 
     def image_tokens(self, size: tuple[int, int]) -> int:
-        return (size[0] // self.config.vision.factor) * (size[1] // self.config.vision.factor)
+        factor = self.config.need_vision().factor
+        return (size[0] // factor) * (size[1] // factor)
 
     # Dialogue -------------------------------------------------------------------------------------------------------
     def append_image(self, row: Row, image: Placed) -> None:
         """`<|vision_start|>`, the placeholders, `<|vision_end|>`."""
-        vision = self.config.vision
+        vision = self.config.need_vision()
         grid = (image.size[0] // vision.factor, image.size[1] // vision.factor)
         row.append_text([self.config.vision_start_token_id])
         feature_rows = image.first_row + image_processor.token_rows(image.size, vision)
@@ -141,6 +145,8 @@ def load(directory: Path, config: ModelConfig, *, overview: PixelBudget | None, 
         raise UserError(
             f"{file}: {count} tokens are more than the {most} of config.json; copy both from the same checkpoint"
         )
+    if config.vision is None:
+        overview = crop = PixelBudget(0, 0)  # never used: a text-only model refuses images
     overview = overview or read_budget(directory / "preprocessor_config.json")
     return Processor(config, tokenizer, overview=overview, crop=crop or overview)
 

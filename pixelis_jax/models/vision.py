@@ -12,14 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pixelis_jax.models.config import VisionConfig
+from pixelis_jax.models.config import VISION_THETA, VisionBase, VisionConfig
 from pixelis_jax.models.layers import Dense, GatedMLP, RMSNorm, attend, rotate
 from pixelis_jax.types import ImageBatch
-
-# Channel statistics of OpenAI CLIP, which every Qwen-VL processor uses (values on the 0..1 scale).
-IMAGE_MEAN = (0.48145466, 0.4578275, 0.40821073)
-IMAGE_STD = (0.26862954, 0.26130258, 0.27577711)
-ROPE_THETA = 10_000.0
 
 
 class VisionAttention(nn.Module):
@@ -68,9 +63,9 @@ class VisionTower(nn.Module):
         cfg = self.config
         m, w, length = images.valid.shape
         x = Dense(cfg.hidden_size, False, self.lora_scale, self.dtype, name="patch_embed")(
-            self._normalise(images.patches)
+            normalise(images.patches, cfg)
         )
-        cos, sin = self._rope(images.coords)
+        cos, sin = rope(images.coords, cfg)
         block_cls = nn.remat(VisionBlock) if self.remat else VisionBlock
         for i in range(cfg.depth):
             # One image's windows are separate rows in window layers and one row in full layers.
@@ -83,17 +78,19 @@ class VisionTower(nn.Module):
         x = Dense(cfg.out_hidden_size, True, self.lora_scale, self.dtype, name="merger_mlp_2")(x)
         return jnp.where(images.valid.reshape(m, -1, cfg.merge_unit)[..., :1], x, 0)
 
-    def _normalise(self, patches: Array) -> Array:
-        """u8[..., channels * frames * patch * patch] -> f32, per channel; a patch's slowest index is the channel."""
-        per_channel = self.config.patch_dim // self.config.in_channels
-        mean = np.repeat(np.array(IMAGE_MEAN, np.float32), per_channel)
-        std = np.repeat(np.array(IMAGE_STD, np.float32), per_channel)
-        return (patches.astype(jnp.float32) * np.float32(1 / 255) - mean) / std
 
-    def _rope(self, coords: Array) -> tuple[Array, Array]:
-        """cos and sin f32[..., head_dim / 2]: half of the angles turn with the row, half with the column."""
-        quarter = self.config.hidden_size // self.config.num_heads // 4
-        inverse = 1.0 / ROPE_THETA ** (np.arange(quarter, dtype=np.float32) / quarter)
-        angles = coords[..., None].astype(jnp.float32) * inverse
-        angles = angles.reshape(*coords.shape[:-1], 2 * quarter)
-        return jnp.cos(angles), jnp.sin(angles)
+def normalise(patches: Array, config: VisionBase) -> Array:
+    """u8[..., channels * frames * patch * patch] -> f32, per channel; a patch's slowest index is the channel."""
+    per_channel = config.patch_dim // config.in_channels
+    mean = np.repeat(np.array(config.image_mean, np.float32), per_channel)
+    std = np.repeat(np.array(config.image_std, np.float32), per_channel)
+    return (patches.astype(jnp.float32) * np.float32(1 / 255) - mean) / std
+
+
+def rope(coords: Array, config: VisionBase) -> tuple[Array, Array]:
+    """cos and sin f32[..., head_dim / 2]: half of the angles turn with the row, half with the column."""
+    quarter = config.hidden_size // config.num_heads // 4
+    inverse = 1.0 / VISION_THETA ** (np.arange(quarter, dtype=np.float32) / quarter)
+    angles = coords[..., None].astype(jnp.float32) * inverse
+    angles = angles.reshape(*coords.shape[:-1], 2 * quarter)
+    return jnp.cos(angles), jnp.sin(angles)

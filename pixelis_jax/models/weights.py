@@ -1,7 +1,8 @@
 """Weights between Hugging Face safetensors and our parameter tree, with strict key accounting.
 
 On disk Qwen2.5-VL uses `visual.*` and `model.*` (before transformers 5) or `model.visual.*` and
-`model.language_model.*`; both are read, the first is written, as `transformers` does.
+`model.language_model.*`; both are read, the first is written, as `transformers` does. Qwen3-VL has the latter only,
+text-only models `model.*`.
 """
 
 import functools
@@ -21,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from pixelis_jax.models.config import ModelConfig, read_object
+from pixelis_jax.models.families import FAMILIES
 from pixelis_jax.types import UserError
 
 PyTree = Any
@@ -33,18 +35,26 @@ FLOATS = ("F32", "F16", "BF16")  # stored types that are read
 # (regular expression on the key without its prefix, our path); "T" marks a matrix stored [out, in].
 _RULES: tuple[tuple[str, str], ...] = (
     (r"visual\.patch_embed\.proj\.weight", "T visual/patch_embed/kernel"),
+    (r"visual\.patch_embed\.proj\.bias", r"  visual/patch_embed/bias"),
+    (r"visual\.pos_embed\.weight", r"  visual/pos_embed"),
     (r"visual\.blocks\.(\d+)\.(norm[12])\.weight", r"  visual/blocks_\1/\2/scale"),
+    (r"visual\.blocks\.(\d+)\.(norm[12])\.bias", r"  visual/blocks_\1/\2/bias"),
     (r"visual\.blocks\.(\d+)\.(attn|mlp)\.(\w+)\.weight", r"T visual/blocks_\1/\2/\3/kernel"),
     (r"visual\.blocks\.(\d+)\.(attn|mlp)\.(\w+)\.bias", r"  visual/blocks_\1/\2/\3/bias"),
     (r"visual\.merger\.ln_q\.weight", "  visual/merger_ln_q/scale"),
     (r"visual\.merger\.mlp\.([02])\.weight", r"T visual/merger_mlp_\1/kernel"),
     (r"visual\.merger\.mlp\.([02])\.bias", r"  visual/merger_mlp_\1/bias"),
+    (r"visual\.(merger|deepstack_merger_list_\d+)\.norm\.weight", r"  visual/\1/norm/scale"),
+    (r"visual\.(merger|deepstack_merger_list_\d+)\.norm\.bias", r"  visual/\1/norm/bias"),
+    (r"visual\.(merger|deepstack_merger_list_\d+)\.(linear_fc[12])\.weight", r"T visual/\1/\2/kernel"),
+    (r"visual\.(merger|deepstack_merger_list_\d+)\.(linear_fc[12])\.bias", r"  visual/\1/\2/bias"),
     (r"model\.embed_tokens\.weight", "  embed_tokens"),
     (r"model\.norm\.weight", "  language_model/norm/scale"),
     (
         r"model\.layers\.(\d+)\.(input_layernorm|post_attention_layernorm)\.weight",
         r"  language_model/layers_\1/\2/scale",
     ),
+    (r"model\.layers\.(\d+)\.self_attn\.([qk]_norm)\.weight", r"  language_model/layers_\1/self_attn/\2/scale"),
     (r"model\.layers\.(\d+)\.(self_attn|mlp)\.(\w+)\.weight", r"T language_model/layers_\1/\2/\3/kernel"),
     (r"model\.layers\.(\d+)\.(self_attn|mlp)\.(\w+)\.bias", r"  language_model/layers_\1/\2/\3/bias"),
     (r"lm_head\.weight", "T lm_head"),
@@ -55,6 +65,7 @@ def to_path(key: str) -> tuple[str, bool] | None:
     """(our path, transposed?) of a checkpoint key, None where we have no such parameter."""
     key = re.sub(r"^model\.(visual\.)", r"\1", key)
     key = re.sub(r"^model\.language_model\.", "model.", key)
+    key = re.sub(r"(deepstack_merger_list)\.", r"\1_", key)
     for pattern, target in _RULES:
         if match := re.fullmatch(pattern, key):
             return match.expand(target[2:]), target[0] == "T"
@@ -69,11 +80,18 @@ def from_path(path: str) -> tuple[str, bool]:
         .replace("merger_ln_q", "merger/ln_q")
     )
     path = path.replace("language_model/", "model/").replace("embed_tokens", "model/embed_tokens/weight")
-    path = re.sub(r"(blocks|layers)_(\d+)", r"\1/\2", path)
-    path = re.sub(r"/scale$", "/weight", path)
+    path = re.sub(r"(blocks|layers|deepstack_merger_list)_(\d+)", r"\1/\2", path)
+    path = re.sub(r"/scale$|(?<=/pos_embed)$", "/weight", path)
     transposed = path.endswith("/kernel") or path == "lm_head"
     path = re.sub(r"/kernel$", "/weight", path) if path != "lm_head" else "lm_head/weight"
     return path.replace("/", "."), transposed
+
+
+def prefixed(key: str) -> str:
+    """The name since transformers 4.52 of a key or module whose older name `from_path` gives."""
+    if key.startswith("model."):
+        return "model.language_model." + key.removeprefix("model.")
+    return "model." + key if key.startswith("visual.") else key
 
 
 def load(directory: Path, config: ModelConfig, *, abstract: PyTree) -> PyTree:
@@ -173,7 +191,7 @@ def save(
         tensors = dict(_as_stored(path, leaves[path], config, dtype) for path in paths)
         save_file(tensors, directory / name, metadata={"format": "pt"})
     if len(shards) > 1:
-        places = {from_path(path)[0]: name for name, paths in zip(names, shards, strict=True) for path in paths}
+        places = {_key(path, config): name for name, paths in zip(names, shards, strict=True) for path in paths}
         total = sum(x.size * jnp.dtype(dtype or x.dtype).itemsize for x in leaves.values())
         index = {"metadata": {"total_size": total}, "weight_map": places}
         (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
@@ -181,13 +199,19 @@ def save(
 
 def _as_stored(path: str, leaf: Any, config: ModelConfig, dtype: Any) -> tuple[str, np.ndarray]:
     """(key, value) of a parameter in a file."""
-    key, transposed = from_path(path)
+    transposed = from_path(path)[1]
     leaf = leaf if dtype is None else leaf.astype(dtype)
     value = np.ascontiguousarray(leaf.T if transposed else leaf)  # a jax.Array turns on its device, where it is quick
-    if key == "visual.patch_embed.proj.weight":
-        v = config.vision
+    if path == "visual/patch_embed/kernel":
+        v = config.need_vision()
         value = value.reshape(-1, v.in_channels, v.temporal_patch_size, v.patch_size, v.patch_size)
-    return key, value
+    return _key(path, config), value
+
+
+def _key(path: str, config: ModelConfig) -> str:
+    """The key that a file of this family has for a parameter."""
+    key = from_path(path)[0]
+    return prefixed(key) if FAMILIES[config.model_type].prefixed else key
 
 
 def _tensors(directory: Path) -> Iterator[tuple[Path, str, Any]]:

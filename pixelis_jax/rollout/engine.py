@@ -15,7 +15,7 @@ from jax import Array
 
 from pixelis_jax.models.decoder import Cache, empty_cache
 from pixelis_jax.models.head import log_softmax
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL, row_slots
+from pixelis_jax.models.vlm import VLM, row_slots
 from pixelis_jax.types import ImageBatch, TokenBatch
 
 PyTree = Any
@@ -57,7 +57,7 @@ class Generated:
 class Engine:
     """Jitted rollout functions of a model and its sampling. `variables` is {"params": ..., "lora": ... or absent}."""
 
-    def __init__(self, model: Qwen2_5_VL, config: SamplingConfig, *, end_of_turn: int) -> None:
+    def __init__(self, model: VLM, config: SamplingConfig, *, end_of_turn: int) -> None:
         self.model = model
         self.config = config
         self.end_of_turn = end_of_turn
@@ -67,11 +67,13 @@ class Engine:
         self.generate = jax.jit(self._generate, donate_argnames="state")
 
     def _encode(self, variables: PyTree, images: ImageBatch) -> tuple[Array, Array]:
-        """(flat feature table f[M * U, D], mean feature of each image f32[M, D])."""
+        """(flat feature table f[M * U, D], mean feature of each image f32[M, D], without its deepstack levels)."""
         table: Any = self.model.apply(variables, images, method="encode_images")
         m = images.valid.shape[0]
-        there = images.valid.reshape(m, -1, self.model.config.vision.merge_unit)[..., :1]
-        pooled = jnp.sum(table.reshape(m, -1, table.shape[-1]) * there, axis=1) / jnp.maximum(jnp.sum(there, axis=1), 1)
+        there = images.valid.reshape(m, -1, self.model.config.need_vision().merge_unit)[..., :1]
+        tokens = table[:, : self.model.config.text.hidden_size]
+        total = jnp.sum(tokens.reshape(m, -1, tokens.shape[-1]) * there, axis=1)
+        pooled = total / jnp.maximum(jnp.sum(there, axis=1), 1)
         return table, pooled.astype(jnp.float32)
 
     def _prefill(self, variables: PyTree, rows: TokenBatch, features: Array, *, repeat: int) -> DecodeState:

@@ -22,7 +22,7 @@ from pixelis_jax.rollout.embeddings import StateEmbedder
 from pixelis_jax.rollout.engine import DecodeState, Engine, SamplingConfig, row_keys
 from pixelis_jax.tools import TOOLS, execute, grammar
 from pixelis_jax.tools.base import Session, Tool, schemas
-from pixelis_jax.types import Observation, Task, Trajectory, Turn, UserError
+from pixelis_jax.types import STATE_DIM, Observation, Task, Trajectory, Turn, UserError
 
 PyTree = Any
 TOKEN_BUCKET = 32  # observations are padded to a multiple of this many tokens
@@ -111,11 +111,8 @@ class Sampler:
         processor, group = self.policy.processor, self.config.group_size
         seen = [processor.seen(image, crop=False) for task in tasks for image in task.images]
         counts = [len(task.images) for task in tasks]
-        packed = processor.pack(
-            seen, crop=False, count=max(1, power_bucket(len(seen))) if sum(counts) != len(tasks) else len(seen)
-        )
-        table, pooled = self.engine.encode(base, self._put(packed))
-        pooled = self.embedder.images(np.asarray(pooled))
+        count = max(1, power_bucket(len(seen))) if sum(counts) != len(tasks) else len(seen)
+        table, pooled = self._encode(base, seen, crop=False, count=count)
         places = iter(processor.place(seen, crop=False))
         rows, starts = [], np.cumsum([0, *counts])
         prefix = processor.encode(self.config.prefix) if self.config.prefix else []
@@ -223,8 +220,8 @@ class Sampler:
         embedded: dict[int, np.ndarray] = {}
         images = [image for _, image in crops]
         count = max(len(episodes) // 4, power_bucket(len(images)))
-        table, pooled = self.engine.encode(base, self._put(self.policy.processor.pack(images, crop=True, count=count)))
-        for (episode, _), vector in zip(crops, self.embedder.images(np.asarray(pooled)), strict=False):
+        table, pooled = self._encode(base, images, crop=True, count=count)
+        for (episode, _), vector in zip(crops, pooled, strict=False):
             embedded[id(episode)] = vector
         for episode in episodes:
             if not episode.status:
@@ -235,6 +232,16 @@ class Sampler:
                     vector = self.embedder.text(self.policy, self.policy.processor.encode_within("", observation.text))
                 episode.embeddings.append(vector)
         return table
+
+    def _encode(self, base: PyTree, images: list[np.ndarray], *, crop: bool, count: int) -> tuple[Array, np.ndarray]:
+        """(feature table, state embedding of each of `count` images); a text-only model's table is one zero row."""
+        model = self.policy.model
+        if model.config.vision is None and not images:
+            width = model.config.text.hidden_size
+            return self._put(jnp.zeros((1, width), model.dtype)), np.zeros((0, STATE_DIM), np.float32)
+        packed = self._put(self.policy.processor.pack(images, crop=crop, count=count))
+        table, pooled = self.engine.encode(base, packed)
+        return table, self.embedder.images(np.asarray(pooled))
 
     def _append(
         self,

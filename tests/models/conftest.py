@@ -5,11 +5,10 @@ import pytest
 import reference
 
 from pixelis_jax import parallel
-from pixelis_jax.models import config as model_config
+from pixelis_jax.models import families, weights
 from pixelis_jax.models import policy as policies
-from pixelis_jax.models import weights
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
 from pixelis_jax.models.rows import pad_rows
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.rollout.engine import Engine, SamplingConfig, row_keys
 
 LENGTH = 48  # one padded length for all cases, so that one compiled forward serves them all
@@ -19,8 +18,8 @@ class Ours:
     """Our model with the golden weights, behind the two calls that parity compares."""
 
     def __init__(self, directory):
-        self.config = model_config.from_json(directory / "config.json")
-        self.model = Qwen2_5_VL(self.config)
+        self.config = families.from_json(directory / "config.json")
+        self.model = VLM(self.config)
         abstract = policies.abstract_params(self.model)
         shardings = parallel.param_shardings(parallel.make_mesh(parallel.MeshShape(), jax.devices()[:1]), abstract)
         placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)

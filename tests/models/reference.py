@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from pixelis_jax.models import config as model_config
-from pixelis_jax.models import image_processor
+from pixelis_jax.models import families, image_processor
 from pixelis_jax.models.config import ModelConfig, TextConfig, VisionConfig
 from pixelis_jax.models.rows import Row, pad_rows
 from pixelis_jax.types import ImageBatch, TokenBatch
@@ -79,7 +78,7 @@ def token_batch(case: str) -> tuple[TokenBatch, ImageBatch]:
 
 
 def config_json() -> dict:
-    return model_config.to_json(small_config())
+    return families.to_json(small_config())
 
 
 def random_weights(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:

@@ -8,8 +8,8 @@ import reference
 from PIL import Image
 
 from pixelis_jax.models import image_processor
+from pixelis_jax.models.config import CLIP_MEAN, CLIP_STD
 from pixelis_jax.models.image_processor import PixelBudget, smart_resize
-from pixelis_jax.models.vision import IMAGE_MEAN, IMAGE_STD
 from pixelis_jax.types import UserError
 
 VISION = reference.small_config().vision
@@ -31,7 +31,7 @@ def same_patches(theirs, image):
     # A PIL image: of an array one pixel high they would take the first axis for channels.
     out = theirs(images=[Image.fromarray(image)], return_tensors="np")
     values = out["pixel_values"].reshape(len(out["pixel_values"]), 3, -1)
-    values = (values * np.array(IMAGE_STD)[:, None] + np.array(IMAGE_MEAN)[:, None]) * 255
+    values = (values * np.array(CLIP_STD)[:, None] + np.array(CLIP_MEAN)[:, None]) * 255
     size = smart_resize(*image.shape[:2], factor=28, budget=BUDGET)
     ours = image_processor.patchify(image_processor.resize(image, size), VISION)
     assert out["image_grid_thw"].tolist() == [[1, size[0] // 14, size[1] // 14]]

@@ -4,12 +4,13 @@ import pytest
 import reference
 
 from pixelis_jax.models import config as model_config
+from pixelis_jax.models import families
 from pixelis_jax.types import UserError
 
 
 def read(tmp_path, raw):
     (tmp_path / "config.json").write_text(json.dumps(raw))
-    return model_config.from_json(tmp_path / "config.json")
+    return families.from_json(tmp_path / "config.json")
 
 
 def test_round_trip(tmp_path):
@@ -113,10 +114,10 @@ def test_a_damaged_config_is_one_line_with_its_name(tmp_path, raw, words):
 
 def test_no_file_and_no_json(tmp_path):
     with pytest.raises(UserError, match=r"no config\.json there"):
-        model_config.from_json(tmp_path / "config.json")
+        families.from_json(tmp_path / "config.json")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match="not valid JSON"):
-        model_config.from_json(tmp_path / "config.json")
+        families.from_json(tmp_path / "config.json")
     (tmp_path / "config.json").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="not valid JSON"):
-        model_config.from_json(tmp_path / "config.json")
+        families.from_json(tmp_path / "config.json")

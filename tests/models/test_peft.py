@@ -13,7 +13,7 @@ from flax import traverse_util
 from pixelis_jax.models import lora, peft, weights
 from pixelis_jax.models.lora import LoraConfig
 from pixelis_jax.models.policy import abstract_params, init_params
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.types import UserError
 
 LORA = LoraConfig(rank=4, alpha=6.0)
@@ -24,7 +24,7 @@ VISION = LoraConfig(
 
 @functools.cache
 def abstract() -> dict:
-    return abstract_params(Qwen2_5_VL(reference.small_config()))
+    return abstract_params(VLM(reference.small_config()))
 
 
 @functools.cache
@@ -203,7 +203,7 @@ def test_saving_with_another_rank_or_on_the_convolution_is_refused(tmp_path: Pat
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random small model on disk as `transformers` reads it."""
     directory = tmp_path_factory.mktemp("base")
-    params = init_params(Qwen2_5_VL(reference.small_config()), 5)
+    params = init_params(VLM(reference.small_config()), 5)
     weights.save(directory, params, config=reference.small_config())
     (directory / "config.json").write_text(json.dumps(reference.config_json()))
     return directory
@@ -212,7 +212,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def our_logits(base: Path, adapter: dict | None, scale: float) -> tuple[np.ndarray, np.ndarray]:
     """(logits f32[B, T, V], valid) with one image, two images and none in one batch."""
     config = reference.small_config()
-    model = Qwen2_5_VL(config, lora_scale=scale)
+    model = VLM(config, lora_scale=scale)
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), abstract_params(model))
     variables = {"params": weights.load(base, config, abstract=like)}
     variables |= {} if adapter is None else {"lora": adapter}
@@ -239,14 +239,14 @@ def their_logits(model) -> np.ndarray:
 
 def reference_pixels():
     torch = pytest.importorskip("torch")
+    from pixelis_jax.models.config import CLIP_MEAN, CLIP_STD
     from pixelis_jax.models.image_processor import patchify
-    from pixelis_jax.models.vision import IMAGE_MEAN, IMAGE_STD
 
     vision = reference.small_config().vision
     grids, pixels = [], []
     for image in reference.images():
         patches = patchify(image, vision).astype(np.float32).reshape(-1, 3, 2 * 14 * 14) / 255
-        mean, std = (np.array(v, np.float32)[None, :, None] for v in (IMAGE_MEAN, IMAGE_STD))
+        mean, std = (np.array(v, np.float32)[None, :, None] for v in (CLIP_MEAN, CLIP_STD))
         pixels.append(torch.tensor(((patches - mean) / std).reshape(len(patches), -1)))
         grids.append([1, image.shape[0] // 14, image.shape[1] // 14])
     return grids, pixels

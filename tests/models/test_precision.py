@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pixelis_jax.models import qwen2_5_vl
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models import vlm
 from pixelis_jax.models.rows import Row, pad_rows
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.rollout.engine import Engine, SamplingConfig, row_keys
 
 HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
@@ -32,18 +32,18 @@ def trace(request, small_policy):
     batch = pad_rows([row], length=4, pad=0)
 
     def run(dtype):
-        model = Qwen2_5_VL(small_policy.model.config, dtype)
+        model = VLM(small_policy.model.config, dtype)
         params = jax.tree.map(lambda x: x.astype(dtype), small_policy.params)
         features = jnp.ones((1, model.config.text.hidden_size), dtype)
         if request.param == "trainer":
 
             def loss(params):
-                return qwen2_5_vl.score(model, {"params": params}, batch, features).logp.sum()
+                return vlm.score(model, {"params": params}, batch, features).logp.sum()
 
             return jax.make_jaxpr(jax.grad(loss))(params)
         if request.param == "vision tower":
             images = small_policy.processor.pack([np.zeros((28, 56, 3), np.uint8)], crop=False)
-            return jax.make_jaxpr(lambda p: qwen2_5_vl.encode_images(model, {"params": p}, images))(params)
+            return jax.make_jaxpr(lambda p: vlm.encode_images(model, {"params": p}, images))(params)
         engine = Engine(model, SamplingConfig(max_new_tokens=2, context_tokens=8), end_of_turn=1)
         one = np.zeros(1, np.uint32)
         noise = row_keys(np.uint32(0), np.uint32(0), one, one, np.uint32(0))

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from pixelis_jax.models import policy as policies
 from pixelis_jax.models import weights
-from pixelis_jax.models.qwen2_5_vl import Qwen2_5_VL
+from pixelis_jax.models.vlm import VLM
 from pixelis_jax.types import UserError
 
 CONFIG = reference.small_config()
@@ -18,7 +18,7 @@ CONFIG = reference.small_config()
 @pytest.fixture(scope="module")
 def abstract():
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes = policies.abstract_params(Qwen2_5_VL(CONFIG))
+    shapes = policies.abstract_params(VLM(CONFIG))
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), shapes)
 
 

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: vision tower, decoder and head behind one module (arXiv:2502.13923)."""
+"""Vision tower (where there is one), decoder and head behind one module, whatever the family."""
 
 from typing import Any, cast
 
@@ -7,17 +7,19 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pixelis_jax.models.config import ModelConfig
+from pixelis_jax.models.config import ModelConfig, Qwen3VisionConfig, VisionConfig
 from pixelis_jax.models.decoder import Cache, Decoder
 from pixelis_jax.models.head import HeadOutput, score_tokens
 from pixelis_jax.models.layers import matmul_precision
+from pixelis_jax.models.qwen3_vision import Qwen3VisionTower
 from pixelis_jax.models.vision import VisionTower
 from pixelis_jax.types import ImageBatch, TokenBatch
 
 PyTree = Any
+TOWERS: dict[type, Any] = {VisionConfig: VisionTower, Qwen3VisionConfig: Qwen3VisionTower}
 
 
-class Qwen2_5_VL(nn.Module):
+class VLM(nn.Module):
     """Call methods through `model.apply(variables, ..., method=...)` with `{"params": base, "lora": adapter}`.
 
     `lora_scale` is alpha / rank of the adapter, if any. `remat` recomputes each layer in the backward pass.
@@ -30,7 +32,9 @@ class Qwen2_5_VL(nn.Module):
 
     def setup(self) -> None:
         text = self.config.text
-        self.visual = VisionTower(self.config.vision, self.dtype, self.lora_scale, self.remat)
+        if self.config.vision is not None:
+            tower = TOWERS[type(self.config.vision)]
+            self.visual = tower(self.config.vision, self.dtype, self.lora_scale, self.remat)
         self.language_model = Decoder(text, self.dtype, self.lora_scale, self.remat)
         scale = nn.initializers.normal(text.hidden_size**-0.5)
         self.embed_tokens = self.param("embed_tokens", scale, (text.vocab_size, text.hidden_size), self.dtype)
@@ -38,7 +42,12 @@ class Qwen2_5_VL(nn.Module):
             self.lm_head = self.param("lm_head", scale, (text.hidden_size, text.vocab_size), self.dtype)
 
     def encode_images(self, images: ImageBatch) -> Array:
-        """Flat feature table f[M * W * L / merge, D] of images; rows are found by `image_processor.token_rows`."""
+        """Flat feature table f[M * W * L / merge, D] of images; rows are found by `image_processor.token_rows`.
+
+        With deepstack a row is [D * (1 + levels)]: the token's embedding, then what each level adds in the decoder.
+        UserError in a text-only model: no token points into its table, so there one row of zeros serves.
+        """
+        self.config.need_vision()
         with matmul_precision(self.dtype):
             features = self.visual(images)
         return features.reshape(-1, features.shape[-1])
@@ -54,9 +63,12 @@ class Qwen2_5_VL(nn.Module):
         """Final hidden states f[B, T, D]; token positions whose `image_index` >= 0 take that row of `features`."""
         text = self.embed_tokens.astype(self.dtype)[rows.tokens]
         seen = features.astype(self.dtype)[jnp.maximum(rows.image_index, 0)]
-        x = jnp.where(rows.image_index[..., None] >= 0, seen, text)
+        seen, *levels = jnp.split(seen, seen.shape[-1] // text.shape[-1], axis=-1)
+        is_image = rows.image_index[..., None] >= 0
+        x = jnp.where(is_image, seen, text)
+        deepstack = tuple(jnp.where(is_image, level, 0) for level in levels)
         with matmul_precision(self.dtype):
-            return self.language_model(x, rows.positions, slots, cache, lengths)
+            return self.language_model(x, rows.positions, slots, cache, lengths=lengths, deepstack=deepstack)
 
     def logits(self, hidden: Array) -> Array:
         """f32[..., V]; ids of image and video placeholders keep their raw logits here."""
@@ -89,11 +101,12 @@ class Qwen2_5_VL(nn.Module):
 
     def placeholders(self) -> tuple[int, ...]:
         """Ids that only a processor may write: neither sampled nor counted in a softmax."""
-        return (self.config.image_token_id, self.config.video_token_id)
+        return (self.config.image_token_id, self.config.video_token_id) if self.config.vision else ()
 
-    def init_all(self, rows: TokenBatch, images: ImageBatch) -> Array:
-        """Touches every parameter, for linen's init."""
-        return self.forward_logits(rows, self.encode_images(images))
+    def init_all(self, rows: TokenBatch, images: ImageBatch | None) -> Array:
+        """Touches every parameter, for linen's init. A text-only model has no `images`."""
+        no_image = jnp.zeros((1, self.config.text.hidden_size), self.dtype)
+        return self.forward_logits(rows, no_image if images is None else self.encode_images(images))
 
 
 def _to_logits(hidden: Array, head: Array) -> Array:
@@ -108,13 +121,11 @@ def row_slots(valid: Array) -> Array:
 
 
 # Typed calls of the module, for code that holds variables: `model.apply` returns a union that type checkers can't read.
-def encode_images(model: Qwen2_5_VL, variables: PyTree, images: ImageBatch) -> Array:
+def encode_images(model: VLM, variables: PyTree, images: ImageBatch) -> Array:
     """Flat feature table of `images` under `variables`."""
     return cast(Array, model.apply(variables, images, method="encode_images"))
 
 
-def score(
-    model: Qwen2_5_VL, variables: PyTree, rows: TokenBatch, features: Array, *, temperature: float = 1.0
-) -> HeadOutput:
+def score(model: VLM, variables: PyTree, rows: TokenBatch, features: Array, *, temperature: float = 1.0) -> HeadOutput:
     """Log-prob and entropy f32[B, T] of each token under `variables`."""
     return cast(HeadOutput, model.apply(variables, rows, features, temperature=temperature, method="score"))

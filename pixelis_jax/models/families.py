@@ -1,0 +1,264 @@
+"""The model families that can be read, and their `config.json`: one decoder, which a family's facts configure."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pixelis_jax.models.config import (
+    VISION_THETA,
+    Llama3Rope,
+    ModelConfig,
+    Qwen3VisionConfig,
+    TextConfig,
+    VisionBase,
+    VisionConfig,
+    check_sizes,
+    group,
+    read_object,
+    refuse_unknown,
+    take,
+    token_id,
+    wrong_kind,
+)
+from pixelis_jax.types import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """What a `model_type` decides. `fixed` are fields of TextConfig that its files do not hold.
+
+    `own` are fields of its files beyond the common ones; `defaults` is what `transformers` takes for a missing field,
+    in which None means derived from others. `prefixed` files call their parts model.visual and model.language_model.
+    """
+
+    architecture: str
+    rope_theta: float
+    fixed: Mapping[str, Any]
+    own: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    vision: type[VisionBase] | None = None
+    vision_act: str = ""
+    prefixed: bool = False
+
+
+_PLAIN = {"mrope_section": None}
+FAMILIES: dict[str, Family] = {
+    "qwen2_5_vl": Family(
+        architecture="Qwen2_5_VLForConditionalGeneration",
+        rope_theta=1e6,
+        fixed={},
+        vision=VisionConfig,
+        vision_act="silu",
+    ),
+    "qwen3_vl": Family(
+        architecture="Qwen3VLForConditionalGeneration",
+        rope_theta=5e5,
+        fixed={"qk_norm": True, "mrope_interleaved": True},
+        own=("head_dim", "attention_bias"),
+        defaults={"head_dim": 128, "attention_bias": False},
+        vision=Qwen3VisionConfig,
+        vision_act="gelu_pytorch_tanh",
+        prefixed=True,
+    ),
+    "qwen3": Family(
+        architecture="Qwen3ForCausalLM",
+        rope_theta=1e4,
+        fixed={**_PLAIN, "qk_norm": True},
+        own=("head_dim", "attention_bias"),
+        defaults={"head_dim": 128, "attention_bias": False},
+    ),
+    "qwen2": Family(architecture="Qwen2ForCausalLM", rope_theta=1e4, fixed=_PLAIN),
+    "llama": Family(
+        architecture="LlamaForCausalLM",
+        rope_theta=1e4,
+        fixed=_PLAIN,
+        own=("head_dim", "attention_bias", "mlp_bias"),
+        defaults={"head_dim": None, "num_key_value_heads": None, "attention_bias": False, "mlp_bias": False},
+    ),
+}
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
+_COMMON = (*_SIZES, "rms_norm_eps", "max_position_embeddings", "hidden_act", "tie_word_embeddings")
+_IDS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+_SPECIAL = ("pad_token_id", "eos_token_id")
+_IGNORED = frozenset(  # fields that change nothing in a forward pass, or repeat what others say
+    """
+    architectures model_type torch_dtype dtype transformers_version use_cache initializer_range attention_dropout
+    bos_token_id unk_token_id sliding_window max_window_layers in_chans spatial_patch_size tokens_per_second
+    vision_token_id _name_or_path _model_name_or_path pretraining_tp transformers.js_config output_attentions
+    output_hidden_states return_dict chunk_size_feed_forward is_encoder_decoder id2label label2id problem_type
+    """.split()
+)
+_ONLY: dict[str, Any] = {"use_sliding_window": False, "rope_interleaved": False, "is_llama_config": True}
+_ROPE = ("rope_theta", "rope_scaling", "rope_parameters")
+_FROM_PREPROCESSOR = ("image_mean", "image_std")
+
+
+def from_json(path: Path) -> ModelConfig:
+    """Read `config.json`. UserError where the family is another one, a field is one we do not honour or is damaged.
+
+    Channel statistics are those of `preprocessor_config.json` beside it, where there is one.
+    """
+    raw = read_object(path)
+    model_type = raw.get("model_type")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        names = [repr(name) for name in FAMILIES]
+        raise UserError(
+            f"{path}: model_type {model_type!r:.60} is not supported; expected {', '.join(names[:-1])} or {names[-1]}"
+        )
+    family = FAMILIES[model_type]
+    text, vision = dict(raw), None
+    special = {name: raw.get(name) for name in _IDS} if family.vision else {}
+    if family.vision:
+        vision = _vision(family.vision, family.vision_act, group(raw, "vision_config", path), path)
+        # Files before transformers 5 keep the decoder's fields at the top level.
+        text |= group(raw, "text_config", path) if "text_config" in raw else {}
+        text = {name: value for name, value in text.items() if name not in ("text_config", "vision_config", *_IDS)}
+        text["tie_word_embeddings"] = raw.get("tie_word_embeddings", False)
+    special |= {name: raw.get(name) or text.get(name) for name in _SPECIAL}
+    special["pad_token_id"] = special["pad_token_id"] or 0
+    config = ModelConfig(
+        vision=vision,
+        text=_text(family, text, path),
+        model_type=model_type,
+        **(dict.fromkeys(_IDS, -1) | {name: token_id(name, value, path) for name, value in special.items()}),
+    )
+    check_sizes(config, path)
+    return config
+
+
+def _text(family: Family, raw: Mapping[str, Any], path: Path) -> TextConfig:
+    """The decoder's configuration of its fields in the file."""
+    where = str(path)
+    rope, scaling = _rope(family, raw, path)
+    for name, only in _ONLY.items():
+        if raw.get(name, only) is not only:
+            raise UserError(f"{where}: {name}={json.dumps(raw[name]):.60} is not supported")
+    kinds = raw.get("layer_types") or []
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
+        raise UserError(f"{where}: layer_types other than 'full_attention' are not supported")
+    honoured = {*_COMMON, *family.own}
+    refuse_unknown(raw, honoured | _IGNORED | {*_ONLY, *_ROPE, *_SPECIAL, "layer_types"}, where)
+    given = {"tie_word_embeddings": False} | {name: value for name, value in raw.items() if name in honoured}
+    given |= {name: value for name, value in family.defaults.items() if given.get(name) is None}
+    if given.get("num_key_value_heads", 0) is None:
+        given["num_key_value_heads"] = given.get("num_attention_heads")
+    if given.get("head_dim", 0) is None:
+        del given["head_dim"]
+    config: TextConfig = take(TextConfig, given | rope, where, needed=_SIZES, **family.fixed, **scaling)
+    if "attention_bias" in family.own:
+        config = dataclasses.replace(config, output_bias=config.attention_bias)
+    if config.hidden_act != "silu":
+        raise UserError(f"{path}: text_config.hidden_act {config.hidden_act!r} is not supported; expected 'silu'")
+    if "head_dim" not in given and config.hidden_size % config.num_attention_heads:
+        raise UserError(f"{path}: hidden_size must be a multiple of num_attention_heads; restore the file")
+    return config
+
+
+def _rope(family: Family, raw: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Llama3Rope]]:
+    """(`rope_theta` and, with images, `mrope_section`, unchecked; `rope_scaling` where there is some)."""
+    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    sections = {"mrope_section", "mrope_interleaved"} if family.vision else set()
+    if not isinstance(rope, dict) or (family.vision and "mrope_section" not in rope):
+        what = " with mrope_section" if family.vision else ""
+        raise UserError(
+            f"{path}: rope_parameters (or rope_scaling){what} is missing; restore it from the original checkpoint"
+        )
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ("default", "mrope" if family.vision else "llama3"):
+        raise UserError(f"{path}: rope type {kind!r:.60} is not supported")
+    stretch = tuple(field.name for field in dataclasses.fields(Llama3Rope)) if kind == "llama3" else ()
+    refuse_unknown(rope, {"type", "rope_type", "rope_theta", *sections, *stretch}, f"{path}: rope_parameters")
+    interleaved = family.fixed.get("mrope_interleaved", False)
+    if rope.get("mrope_interleaved", interleaved) is not interleaved:
+        raise UserError(f"{path}: mrope_interleaved={json.dumps(not interleaved)} is not supported in this family")
+    found = {"rope_theta": rope.get("rope_theta", raw.get("rope_theta", family.rope_theta))}
+    found |= {"mrope_section": rope["mrope_section"]} if family.vision else {}
+    if not stretch:
+        return found, {}
+    where = f"{path}: rope_parameters"
+    scaling: Llama3Rope = take(Llama3Rope, rope, where, needed=stretch)
+    if scaling.low_freq_factor >= scaling.high_freq_factor:
+        raise UserError(f"{where}: low_freq_factor must be below high_freq_factor; restore the file")
+    return found, {"rope_scaling": scaling}
+
+
+def _vision(cls: type[VisionBase], act: str, raw: dict[str, Any], path: Path) -> VisionBase:
+    """The vision tower's configuration of its fields in the file."""
+    where = f"{path}: vision_config"
+    rope = raw.pop("rope_parameters", None) or {}
+    plain = {"rope_type": "axial", "rope_theta": VISION_THETA}
+    if not isinstance(rope, dict) or plain | rope != plain:
+        raise UserError(f"{where}.rope_parameters {json.dumps(rope):.100} are not supported")
+    fields = {field.name for field in dataclasses.fields(cls)}.difference(_FROM_PREPROCESSOR)
+    refuse_unknown(raw, fields | _IGNORED, where)
+    vision: VisionBase = take(cls, {"in_channels": raw.get("in_chans", 3)} | raw, where)
+    if vision.hidden_act != act:
+        raise UserError(f"{where}.hidden_act {vision.hidden_act!r} is not supported; expected {act!r}")
+    return _as_preprocessed(vision, path.parent / "preprocessor_config.json")
+
+
+def _as_preprocessed(vision: VisionBase, file: Path) -> VisionBase:
+    """`vision` with the channel statistics of a preprocessor's file. UserError where the file asks for other steps."""
+    if not file.is_file():
+        return vision
+    raw = read_object(file)
+    steps = {
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        "resample": 3,
+        "rescale_factor": 1 / 255,
+        "patch_size": vision.patch_size,
+        "merge_size": vision.spatial_merge_size,
+        "temporal_patch_size": vision.temporal_patch_size,
+    }
+    for name, done in steps.items():
+        if raw.get(name, done) != done:
+            raise UserError(f"{file}: {name} is {raw[name]!r:.60}, this program can only do {done!r}")
+    statistics: dict[str, Any] = {}
+    for name in _FROM_PREPROCESSOR:
+        value = raw.get(name, list(getattr(vision, name)))
+        good = isinstance(value, list) and len(value) == vision.in_channels
+        if not good or any(wrong_kind(number, 1.0) for number in value):
+            raise UserError(f"{file}: {name} is {value!r:.60} and must be {vision.in_channels} numbers above 0")
+        statistics[name] = tuple(map(float, value))
+    return dataclasses.replace(vision, **statistics)
+
+
+def to_json(config: ModelConfig) -> dict[str, Any]:
+    """The `config.json` of transformers 5 for this model."""
+    family, text = FAMILIES[config.model_type], config.text
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": text.rope_theta}
+    if text.mrope_section is not None:
+        rope["mrope_section"] = list(text.mrope_section)
+    if text.mrope_interleaved:
+        rope["mrope_interleaved"] = True
+    if text.rope_scaling is not None:
+        rope |= {"rope_type": "llama3", **dataclasses.asdict(text.rope_scaling)}
+    special = {"eos_token_id": config.eos_token_id, "pad_token_id": config.pad_token_id, "bos_token_id": None}
+    decoder = {name: getattr(text, name) for name in (*_COMMON, *family.own)} | special | {"rope_parameters": rope}
+    top = {"architectures": [family.architecture], "model_type": config.model_type}
+    if config.vision is None:
+        return top | decoder
+    vision = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in dataclasses.asdict(config.vision).items()
+        if name not in _FROM_PREPROCESSOR
+    }
+    return {
+        **top,
+        **{name: getattr(config, name) for name in (*_IDS, *_SPECIAL)},
+        "tie_word_embeddings": text.tie_word_embeddings,
+        "text_config": {"model_type": f"{config.model_type}_text", **decoder},
+        "vision_config": {"model_type": f"{config.model_type}_vision", **vision},
+    }

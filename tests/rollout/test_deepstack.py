@@ -1,0 +1,71 @@
+"""A model whose images also enter later decoder layers: the multi-turn rollout and the trainer see the same."""
+
+import jax
+import numpy as np
+import pytest
+from scripted import ANSWER, LOOK, Script, token_batch
+
+from pixelis_jax import parallel
+from pixelis_jax.models import policy as policies
+from pixelis_jax.models.config import ModelConfig, Qwen3VisionConfig, TextConfig
+from pixelis_jax.models.image_processor import PixelBudget
+from pixelis_jax.models.policy import Policy
+from pixelis_jax.models.processor import Processor
+from pixelis_jax.models.vlm import VLM
+from pixelis_jax.types import STATE_DIM
+
+WIDTH, LEVELS = 64, 2
+
+
+@pytest.fixture(scope="module")
+def policy(small_tokenizer) -> Policy:
+    """Qwen3-VL in small, every leaf random."""
+    vision = Qwen3VisionConfig(
+        depth=3, hidden_size=64, intermediate_size=96, num_heads=2, out_hidden_size=WIDTH, num_position_embeddings=16,
+        deepstack_visual_indexes=(0, 1),
+    )  # fmt: skip
+    text = TextConfig(
+        vocab_size=small_tokenizer.get_vocab_size(), hidden_size=WIDTH, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=32, attention_bias=False, qk_norm=True, rope_theta=1e4,
+        mrope_section=(6, 5, 5), mrope_interleaved=True,
+    )  # fmt: skip
+    names = ("image_pad", "video_pad", "vision_start", "vision_end", "endoftext", "im_end")
+    ids = [small_tokenizer.token_to_id(f"<|{name}|>") for name in names]
+    config = ModelConfig(vision, text, *ids, "qwen3_vl")
+    model, generator = VLM(config), np.random.default_rng(5)
+    params = jax.tree.map(
+        lambda x: np.asarray(x + 0.1 * generator.standard_normal(x.shape), np.float32),
+        jax.jit(lambda: policies.init_params(model, 0))(),
+    )
+    mesh = parallel.make_mesh(parallel.MeshShape(data=1), jax.devices()[:1])
+    params = jax.device_put(params, parallel.param_shardings(mesh, params))
+    budget = PixelBudget(32 * 32, 64 * 96)
+    return Policy(model, params, Processor(config, small_tokenizer, overview=budget, crop=budget), mesh, "small", "")
+
+
+@pytest.fixture(scope="module")
+def rollout(policy, task):
+    look = LOOK % (4, 8, 40, 50)
+    tasks = [task(0, (140, 190)), task(1), task(2, (60, 90), (90, 60))]
+    return Script(policy)(tasks, [[look, look, ANSWER], [ANSWER], [look, ANSWER]])
+
+
+def test_the_table_holds_what_each_level_adds(rollout):
+    assert rollout.features.shape[1] == WIDTH * (1 + LEVELS)
+    first = rollout.trajectories[0]
+    assert first.turns[0].observation.ok and len(first.images) == 3
+    assert first.embeddings.shape == (3, STATE_DIM)
+    used = np.asarray(rollout.features)[first.image_index[first.image_index >= 0]]
+    assert all(np.abs(part).max() > 0 for part in np.split(used, 1 + LEVELS, axis=1))
+
+
+def test_sampler_and_trainer_agree(policy, rollout):
+    rows = token_batch(rollout.trajectories, pad=policy.processor.pad)
+    score = jax.jit(lambda *args: policy.model.apply(*args, method="score").logp)
+    variables = {"params": policy.params}
+    logp = np.asarray(score(variables, rows, rollout.features))
+    without = np.asarray(score(variables, rows, rollout.features.at[:, WIDTH:].set(0.0)))
+    for i, trajectory in enumerate(rollout.trajectories):
+        n, mine = len(trajectory.tokens), trajectory.policy
+        assert np.abs(logp[i, :n][mine] - trajectory.logp[mine]).max() < 1e-5
+    assert np.abs(without - logp)[0].max() > 1e-3  # the levels matter
