@@ -37,7 +37,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "image.max_pixels": (PATCH_AREA, LARGEST_AREA),
     "image.crop_min_pixels": (1, LARGEST_AREA),
     "image.crop_max_pixels": (PATCH_AREA, LARGEST_AREA),
-    "lora.rank": SIZE,
+    "lora.rank": (1, 2**14),
     "lora.alpha": AMOUNT,
     "mesh.data": AXIS,
     "mesh.fsdp": AXIS,
