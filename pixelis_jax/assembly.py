@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from pixelis_jax import adapters, curriculum, parallel, tiny
 from pixelis_jax.algorithms.advantages import check_group_size
 from pixelis_jax.algorithms.grpo import GRPOConfig
 from pixelis_jax.config import to_json
-from pixelis_jax.curriculum import Curriculum, Stage
+from pixelis_jax.curriculum import Curriculum
 from pixelis_jax.data.demonstrations import DemonstrationConfig
 from pixelis_jax.data.pixelsearch import assets
 from pixelis_jax.evaluation import EvalConfig, Evaluator
@@ -42,7 +41,6 @@ from pixelis_jax.types import UserError
 PyTree = Any
 # Metrics of a single step that a curriculum may watch, beside the moving averages.
 STEP_METRICS = frozenset({"success_rate", "coherence", "reward", "rapr", "kl", "entropy", "grpo/filtering_rate"})
-STAGE_FIELDS = ("name", "weights", "exits", "min_steps", "entry_metric")
 _DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
@@ -256,35 +254,14 @@ def window_lengths(config: ConfigDict) -> dict[str, tuple[int, ...]]:
 def reward_curriculum(config: ConfigDict) -> Curriculum:
     """The curriculum of a config, validated against the metrics that will be logged."""
     table = config.curriculum
-    for stage in table.stages:
-        _check_stage(stage)
-    stages = tuple(
-        Stage(
-            name=stage["name"],
-            weights=tuple(sorted(stage["weights"].items())),
-            exits=tuple(curriculum.exit_from_config(e) for e in stage.get("exits", ())),
-            min_steps=stage.get("min_steps", 0),
-            entry_metric=stage.get("entry_metric", ""),
-        )
-        for stage in table.stages
-    )
+    stages = tuple(curriculum.stage_from_config(stage) for stage in table.stages)
+    for stage in stages:
+        check_weights(stage.weights)
     made = Curriculum(
         stages, table.evaluation_frequency, curriculum.Rollback(cooldown_steps=table.rollback_cooldown_steps)
     )
     curriculum.validate(made, windows.names(window_lengths(config)) | STEP_METRICS)
     return made
-
-
-def _check_stage(stage: Mapping[str, Any]) -> None:
-    """Raises UserError for a key that a stage does not have, or lacks, and for a reward that there is not."""
-    unknown = sorted(set(stage) - set(STAGE_FIELDS))
-    missing = sorted({"name", "weights"} - set(stage))
-    if unknown or missing:
-        wrong = f"has no field {unknown[0]!r}" if unknown else f"lacks the field {missing[0]!r}"
-        raise UserError(
-            f"curriculum stage {stage.get('name', '?')!r} {wrong}; its fields are {', '.join(STAGE_FIELDS)}"
-        )
-    check_weights(tuple(stage["weights"].items()))
 
 
 def replace_correction(config: RLConfig, correction: str) -> RLConfig:

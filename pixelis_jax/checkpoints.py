@@ -9,6 +9,7 @@ Saving is synchronous: when `save` returns, the arrays may be donated and the st
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -23,7 +24,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 from jax.experimental import multihost_utils
 
-from pixelis_jax.metrics.files import FULL_DISK, atomic_write
+from pixelis_jax.metrics.files import FULL_DISK, LIMIT_REACHED, atomic_write
 from pixelis_jax.types import UserError
 
 PyTree = Any
@@ -43,19 +44,25 @@ class Checkpoints:
         if keep < 1:
             raise UserError(f"checkpoint.keep is {keep}; it must be 1 or more")
         self.directory = Path(workdir).absolute() / "checkpoints"
+        if self.directory.exists() and not self.directory.is_dir():
+            raise UserError(f"{self.directory} is no folder; move it away, or name another workdir")
         self.keep, self.keep_best = keep, keep_best
         self._manager: ocp.CheckpointManager | None = None
 
     def steps(self) -> list[int]:
-        """Whole steps in rising order."""
-        return sorted(int(p.parent.name) for p in self.directory.glob(f"*/{MANIFEST}") if p.parent.name.isdecimal())
+        """Whole steps in rising order. Raises UserError for one that was renamed: training would start anew."""
+        folders = [path.parent for path in self.directory.glob(f"*/{MANIFEST}")]
+        for folder in folders:
+            if folder.name.isdecimal() and not _is_step(folder.name):
+                raise UserError(f"{folder} is no name of a step; rename it to {int(folder.name)}, or move it away")
+        return sorted(int(folder.name) for folder in folders if _is_step(folder.name))
 
     def half_written(self) -> list[Path]:
         """What a kill left: step directories without a manifest, and Orbax's temporary ones."""
         if not self.directory.is_dir():
             return []
         folders = [p for p in self.directory.iterdir() if p.is_dir() and not (p / MANIFEST).exists()]
-        return sorted(p for p in folders if p.name.isdecimal() or "orbax-checkpoint-tmp" in p.name)
+        return sorted(p for p in folders if _is_step(p.name) or "orbax-checkpoint-tmp" in p.name)
 
     def best_step(self) -> int | None:
         """The step with the highest score (the earliest of equals; NaN never wins); None where none has a score."""
@@ -245,12 +252,17 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _explain_full_disk(self, needed: int) -> Iterator[None]:
-        """Other writers may fill the disk during a save; Orbax then raises errors of several kinds."""
+        """Other writers may fill the disk during a save, and a limit be met; Orbax raises errors of several kinds."""
         try:
             yield
         except (OSError, ValueError, RuntimeError) as error:
-            full = isinstance(error, OSError) and error.errno in FULL_DISK
-            if full or "No space left" in str(error) or "RESOURCE_EXHAUSTED" in str(error):
+            number = error.errno if isinstance(error, OSError) else None
+            if number == errno.EFBIG or "File too large" in str(error):
+                raise UserError(
+                    f"{self.directory}: a checkpoint needs {math.ceil(needed / MIB)} MiB, but {LIMIT_REACHED}, then run"
+                    " the same command again; it resumes"
+                ) from error
+            if number in FULL_DISK or "No space left" in str(error) or "RESOURCE_EXHAUSTED" in str(error):
                 raise UserError(self._no_room(needed, shutil.disk_usage(self.directory).free)) from error
             raise
 
@@ -270,6 +282,11 @@ def _digest(path: Path) -> list[Any]:
     """[size in bytes, SHA-256] of a file."""
     with path.open("rb") as file:
         return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+
+
+def _is_step(name: str) -> bool:
+    """Whether a folder's name is how Orbax writes a step: `3`, neither `003` nor digits of another script."""
+    return name.isdecimal() and name == str(int(name))
 
 
 def _free_name(path: Path) -> Path:

@@ -82,6 +82,11 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
             raise UserError(
                 f"{FLAG}.{field} is a group of fields; set one of them, such as {FLAG}.{_inside(field, known)}"
             )
+        if field == "job" and text != f"{FLAG}.job={known['job']}":
+            raise UserError(
+                f"{text}: this config is of the job {known['job']!r}; name the file of another job instead, one of"
+                f" {', '.join(_packaged())}"
+            )
         if field not in known:
             raise UserError(f"{FLAG}.{field}: there is no such field; {_nearest(field, list(known))}")
     values = flags.FlagValues()
@@ -135,16 +140,24 @@ def _json_value(value: Any) -> Any:
 
 def _locate(name: str) -> Path:
     """The file itself, or the one of that name in the installed `configs` package."""
-    import configs
-
-    packaged = Path(configs.__file__ or "").parent
-    for file in (Path(name), packaged.parent / name):
+    for file in (Path(name), _folder().parent / name):
         if file.is_file():
             return file
-    shared = ("__init__.py", "common.py")  # no jobs
-    names = sorted(f"configs/{file.name}" for file in packaged.glob("*.py") if file.name not in shared)
+    names = _packaged()
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     raise UserError(f"{FLAG}={name}: there is no such file; {_suggest(close, names)}")
+
+
+def _folder() -> Path:
+    import configs
+
+    return Path(configs.__file__ or "").parent
+
+
+def _packaged() -> list[str]:
+    """Names of the configs that come with the package."""
+    shared = ("__init__.py", "common.py")  # no jobs
+    return sorted(f"configs/{file.name}" for file in _folder().glob("*.py") if file.name not in shared)
 
 
 def _nearest(name: str, names: list[str]) -> str:

@@ -273,6 +273,7 @@ def _finite(metrics: Mapping[str, float | None], name: str) -> float | None:
 
 
 KIND_OF: dict[type, str] = {Threshold: "threshold", Slope: "slope", AllOf: "all_of", MaxSteps: "max_steps"}
+TYPES: dict[type, str] = {str: "a text", int: "a whole number", float: "a finite number"}
 KINDS: dict[str, type] = {"threshold": Threshold, "slope": Slope, "max_steps": MaxSteps}
 
 
@@ -305,6 +306,8 @@ def _validate_stage(stage: Stage, known: Sequence[str]) -> None:
             raise UserError(f"{where}: weight '{name}' is {value}; use a number from 0 on")
     if not any(value for _, value in stage.weights):
         raise UserError(f"{where}: all weights are 0; set at least one")
+    if stage.min_steps < 0:
+        raise UserError(f"{where}: min_steps {stage.min_steps} must be 0 or more")
     metrics = [c.metric for c in _conditions(stage)] + ([stage.entry_metric] if stage.entry_metric else [])
     for metric in metrics:
         if metric not in known:
@@ -331,29 +334,71 @@ def _nearest(name: str, valid: Iterable[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else "; use the name of a logged metric"
 
 
+def stage_from_config(fields: Mapping[str, Any]) -> Stage:
+    """A stage from plain values: `weights` as a dict, `exits` as dicts that `exit_from_config` takes.
+
+    Raises UserError for a field that is unknown, missing or of another type.
+    """
+    where = f"curriculum stage {fields.get('name', '?')!r:.60}"
+    values = dict(fields)
+    weights = values.get("weights", {})
+    if not isinstance(weights, Mapping):
+        raise UserError(f"{where}: weights is {weights!r:.60}; it takes a dict such as {{'final': 1.0}}")
+    for name, weight in weights.items():
+        _check_type(f"{where}: a name in weights", name, str)
+        _check_type(f"{where}: weight {name!r}", weight, float)
+    if "weights" in values:
+        values["weights"] = tuple(sorted(weights.items()))
+    exits = _dicts(f"{where}: exits", values.get("exits", ()))
+    made: Stage = _make(Stage, values | {"exits": tuple(exit_from_config(e) for e in exits)}, where)
+    return made
+
+
 def exit_from_config(fields: Mapping[str, Any]) -> Exit:
     """An exit from plain values such as {"kind": "threshold", "metric": "success_rate_ma100", "value": .7}.
 
-    {"kind": "all_of", "conditions": [...]} joins several. Raises UserError for an unknown kind or field.
+    {"kind": "all_of", "conditions": [...]} joins several. Raises UserError for an unknown kind and for a field that is
+    unknown, missing or of another type.
     """
     values = dict(fields)
     kind = values.pop("kind", "")
+    _check_type("curriculum exit kind", kind, str)
     if kind == "all_of":
-        parts = tuple(exit_from_config(part) for part in values.pop("conditions", ()))
+        conditions = _dicts("curriculum exit 'all_of': conditions", values.pop("conditions", ()))
+        parts = tuple(exit_from_config(part) for part in conditions)
         if not parts or values or any(isinstance(part, MaxSteps | AllOf) for part in parts):
             raise UserError("curriculum exit 'all_of' takes only `conditions`, a list of threshold and slope exits")
         return AllOf(tuple(part for part in parts if isinstance(part, Threshold | Slope)))
     if kind not in KINDS:
         raise UserError(f"curriculum exit kind '{kind}' is unknown{_nearest(kind, (*KINDS, 'all_of'))}")
-    valid = [f.name for f in dataclasses.fields(KINDS[kind])]
-    for name in values:
-        if name not in valid:
-            raise UserError(f"curriculum exit '{kind}' has no field '{name}'; its fields are {', '.join(valid)}")
-    try:
-        made: Exit = KINDS[kind](**values)
-    except TypeError as error:
-        raise UserError(f"curriculum exit '{kind}' lacks a field; its fields are {', '.join(valid)}") from error
+    made: Exit = _make(KINDS[kind], values, f"curriculum exit '{kind}'")
     return made
+
+
+def _make(kind: type, values: Mapping[str, Any], where: str) -> Any:
+    """`kind(**values)`, its plain fields checked by their types."""
+    fields = {f.name: f for f in dataclasses.fields(kind) if f.name != "failures"}  # these come from code only
+    unknown = next((name for name in values if name not in fields), None)
+    missing = next((n for n, f in fields.items() if f.default is dataclasses.MISSING and n not in values), None)
+    if unknown is not None or missing is not None:
+        wrong = f"lacks the field {missing!r}" if unknown is None else f"has no field {unknown!r}"
+        raise UserError(f"{where} {wrong}; its fields are {', '.join(fields)}")
+    for name, value in values.items():
+        if fields[name].type in TYPES:
+            _check_type(f"{where}: {name}", value, fields[name].type)
+    return kind(**values)
+
+
+def _check_type(what: str, value: object, kind: Any) -> None:
+    taken = int | float if kind is float else kind
+    if isinstance(value, bool) or not isinstance(value, taken) or (kind is float and not abs(value) < LARGEST):
+        raise UserError(f"{what} is {value!r:.60}; it takes {TYPES[kind]}")
+
+
+def _dicts(what: str, value: object) -> Sequence[Mapping[str, Any]]:
+    if not isinstance(value, list | tuple) or not all(isinstance(entry, Mapping) for entry in value):
+        raise UserError(f"{what} is {value!r:.60}; it takes a list of dicts, such as ({{'kind': 'max_steps', ...}},)")
+    return value
 
 
 def reward_curriculum() -> Curriculum:

@@ -1,5 +1,6 @@
 """What the fields of a config may be: said in one line before anything is loaded or trained."""
 
+import importlib
 import math
 from collections.abc import Collection, Mapping
 from typing import Any, get_args
@@ -12,67 +13,73 @@ from pixelis_jax.data.pixelsearch.questions import KINDS
 from pixelis_jax.evaluation import MODES
 from pixelis_jax.types import UserError
 
-COUNT = (1, math.inf)
-NOT_NEGATIVE = (0, math.inf)
+INT32 = 2**31 - 1
+COUNT = (1, INT32)
+FROM_ZERO = (0, INT32)
+SIZE = (1, 2**20)  # length of one axis of an array: tokens, rows
+DEPTH = (1, 1024)  # what is written out one by one: layers, turns
+AMOUNT = (0, 1e9)
 SHARE = (0, 1)
-AXIS = (-1, math.inf)  # and not 0
+AXIS = (-1, INT32)  # and not 0
 PATCH_AREA = 28 * 28  # px of one merged vision token
+LARGEST_AREA = 8192 * 8192  # px
 
-# Closed intervals, one for every field that is a number.
+# Closed intervals, one for every field that is a number or lists numbers.
 LIMITS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**31 - 1),
-    "total_steps": NOT_NEGATIVE,
+    "total_steps": FROM_ZERO,
     "log_every_steps": COUNT,
-    "model.width": COUNT,
-    "model.layers": COUNT,
-    "model.vision_width": COUNT,
-    "model.vision_depth": COUNT,
-    "image.min_pixels": COUNT,
-    "image.max_pixels": (PATCH_AREA, math.inf),
-    "image.crop_min_pixels": COUNT,
-    "image.crop_max_pixels": (PATCH_AREA, math.inf),
-    "lora.rank": COUNT,
-    "lora.alpha": NOT_NEGATIVE,
+    "model.width": SIZE,
+    "model.layers": DEPTH,
+    "model.vision_width": SIZE,
+    "model.vision_depth": DEPTH,
+    "image.min_pixels": (1, LARGEST_AREA),
+    "image.max_pixels": (PATCH_AREA, LARGEST_AREA),
+    "image.crop_min_pixels": (1, LARGEST_AREA),
+    "image.crop_max_pixels": (PATCH_AREA, LARGEST_AREA),
+    "lora.rank": (1, 2**14),
+    "lora.alpha": AMOUNT,
     "mesh.data": AXIS,
     "mesh.fsdp": AXIS,
     "mesh.tensor": AXIS,
     "sampling.temperature": (0, 100),  # and not between 0 and COLDEST
-    "sampling.max_new_tokens": COUNT,
-    "sampling.context_tokens": COUNT,
-    "sampling.max_turns": COUNT,
+    "sampling.max_new_tokens": SIZE,
+    "sampling.context_tokens": SIZE,
+    "sampling.max_turns": DEPTH,
     "eval.scenes": COUNT,
-    "eval.batch": COUNT,
+    "eval.batch": SIZE,
     "checkpoint.every_steps": COUNT,
     "checkpoint.keep": COUNT,
-    "checkpoint.restore_step": (-1, math.inf),
+    "checkpoint.restore_step": (-1, INT32),
     "optimizer.learning_rate": (0, 10),
-    "optimizer.warmup_steps": NOT_NEGATIVE,
-    "optimizer.weight_decay": NOT_NEGATIVE,
-    "optimizer.clip_norm": NOT_NEGATIVE,
+    "optimizer.warmup_steps": FROM_ZERO,
+    "optimizer.weight_decay": AMOUNT,
+    "optimizer.clip_norm": AMOUNT,
     "optimizer.beta2": (0, 0.999999),
-    "optimizer.micro_batches": COUNT,
-    "data.scenes": COUNT,
-    "data.questions": COUNT,
+    "optimizer.micro_batches": SIZE,
+    "data.scenes": SIZE,
+    "data.questions": SIZE,
     "data.direct_answer_share": SHARE,
     "data.close_up_share": SHARE,
     "data.box_noise": SHARE,
-    "data.answer_weight": NOT_NEGATIVE,
-    "data.row_tokens": COUNT,
-    "data.workers": NOT_NEGATIVE,
-    "reading.charts": COUNT,
+    "data.answer_weight": AMOUNT,
+    "data.row_tokens": SIZE,
+    "data.workers": (0, 1024),
+    "reading.charts": SIZE,
     "reading.first_steps": COUNT,
-    "reading.first_batch": COUNT,
-    "reading.batch": COUNT,
+    "reading.first_batch": SIZE,
+    "reading.batch": SIZE,
     "reading.learning_rate": (0, 10),
-    "rollout.prompts": COUNT,
-    "rollout.group_size": COUNT,
+    "rollout.prompts": SIZE,
+    "rollout.group_size": SIZE,
     "algorithm.e_low": SHARE,
     "algorithm.e_high": (0, 100),
-    "algorithm.kl_beta": NOT_NEGATIVE,
-    "algorithm.entropy_bonus": (-math.inf, math.inf),
+    "algorithm.kl_beta": AMOUNT,
+    "algorithm.entropy_bonus": (-1e9, 1e9),
+    "curriculum.windows": COUNT,
     "curriculum.evaluation_frequency": COUNT,
-    "curriculum.rollback_cooldown_steps": NOT_NEGATIVE,
-    "logging.rollouts": NOT_NEGATIVE,
+    "curriculum.rollback_cooldown_steps": FROM_ZERO,
+    "logging.rollouts": FROM_ZERO,
     "logging.rollouts_every_steps": COUNT,
 }  # fmt: skip
 
@@ -85,17 +92,26 @@ NAMES: dict[str, Collection[str]] = {
 }
 # Fields that take one name of a few; others of the kind are checked by the part that reads them.
 CHOICES: dict[str, tuple[str, ...]] = {"algorithm.advantage_scale": get_args(Scale)}
+# Axes of one array: the product is its size, which XLA counts in int32 here and there.
+ARRAYS = (
+    ("rollout.prompts", "rollout.group_size", "sampling.context_tokens"),
+    ("rollout.prompts", "rollout.group_size", "sampling.max_turns"),
+    ("eval.batch", "sampling.context_tokens"),
+    ("data.scenes", "data.questions", "data.row_tokens"),
+)
 COLDEST, HOTTEST = 0.01, 100.0  # temperatures besides 0, which is greedy
 
 
 def check(config: ConfigDict) -> None:
     """Raises UserError, with the field and what it takes, for the first value that no job can work with."""
     fields = flatten(config)
+    job = str(config.get("job"))
+    _check_types(job, fields)
     for name, (low, high) in LIMITS.items():
-        value = fields.get(name)
-        # `not <=` and no `<`: NaN is in no interval
-        if value is not None and not (low <= value <= high and math.isfinite(value)):
-            raise UserError(f"{name} is {value}; it takes a number {_interval(low, high)}")
+        value = fields.get(name, ())
+        for number in value if isinstance(value, list | tuple) else (value,):
+            if not isinstance(number, int | float) or not low <= number <= high:  # and no `<`: NaN is in no interval
+                raise UserError(f"{name} is {number!r:.60}; it takes a number from {low} to {high}")
     for name in ("mesh.data", "mesh.fsdp", "mesh.tensor"):
         if fields.get(name) == 0:
             raise UserError(f"{name} is 0; it takes a number of devices, or -1 for what the others leave")
@@ -105,7 +121,36 @@ def check(config: ConfigDict) -> None:
         if fields.get(name, known[0]) not in known:
             raise UserError(f"{name} is {fields[name]!r}; use one of {', '.join(known)}")
     _check_pairs(fields)
-    _check_job(str(config.get("job")), fields)
+    _check_job(job, fields)
+
+
+def _check_types(job: str, fields: Mapping[str, Any]) -> None:
+    """UserError for a field that the job's own config file has, and that lacks here or is of another type."""
+    file = f"configs/{job}.py"
+    for name, like in flatten(importlib.import_module(f"configs.{job}").get_config()).items():
+        if name not in fields:
+            raise UserError(f"the config has no {name}, which job {job!r} takes; start from {file}")
+        value = fields[name]
+        if not isinstance(like, tuple):
+            if not _is_like(value, like):
+                raise UserError(
+                    f"{name} is {value!r:.60}; it takes a value of type {type(like).__name__}, as in {file}"
+                )
+            continue
+        entries = value if isinstance(value, list | tuple) else (value,)
+        wrong = [entry for entry in entries if not _is_like(entry, like[0])]
+        if wrong or entries is not value:
+            told = (wrong or entries)[0]
+            raise UserError(
+                f"{name}: {told!r:.60} is out of place; it takes a tuple of {type(like[0]).__name__}, as in {file}"
+            )
+
+
+def _is_like(value: object, like: object) -> bool:
+    """Whether a value may stand where `like` does: of the same type, or a whole number for a float."""
+    if isinstance(value, bool) or isinstance(like, bool):
+        return type(value) is type(like)
+    return isinstance(value, int | float if isinstance(like, float) else type(like))
 
 
 def _check_names(name: str, chosen: Collection[str] | None, known: Collection[str]) -> None:
@@ -123,6 +168,10 @@ def _check_pairs(fields: Mapping[str, Any]) -> None:
     for low, high in (("image.min_pixels", "image.max_pixels"), ("image.crop_min_pixels", "image.crop_max_pixels")):
         if low in fields and fields[low] > fields[high]:
             raise UserError(f"{low} {fields[low]} is above {high} {fields[high]}")
+    for names in ARRAYS:
+        size = math.prod(fields.get(name, 0) for name in names)
+        if size > INT32:
+            raise UserError(f"{' x '.join(names)} is {size}, above {INT32}; lower one of them")
     check_temperature("sampling.temperature", fields.get("sampling.temperature", 1.0))
 
 
@@ -155,9 +204,3 @@ def _check_job(job: str, fields: Mapping[str, Any]) -> None:
             raise UserError(
                 f"optimizer.micro_batches {parts} does not divide the {fields[a] * fields[b]} rows of {a} x {b}"
             )
-
-
-def _interval(low: float, high: float) -> str:
-    if math.isinf(high):
-        return "that is finite" if math.isinf(low) else f"from {low} on"
-    return f"from {low} to {high}"

@@ -11,6 +11,7 @@ from pixelis_jax.metrics.writer import TRAJECTORIES
 from pixelis_jax.online import Online
 from pixelis_jax.runtime import Host, Run
 from pixelis_jax.train_step import TrainState
+from pixelis_jax.types import UserError
 
 PyTree = Any
 _BEFORE = ("tools_on", "forced_zoom", "greedy")
@@ -79,9 +80,12 @@ def _online_text(run: Run, s: dict[str, Any]) -> str:
 
 
 def _example(run: Run) -> str:
-    """Arguments of `predict` for a picture and a question that the run has logged."""
-    logged = read_jsonl(run.path / TRAJECTORIES)
-    image, question = (run.path / logged[-1]["images"][0], logged[-1]["question"]) if logged else ("FILE", "...")
+    """Arguments of `predict` for a picture and a question that the run has logged; FILE and ... where there is none."""
+    try:
+        last = read_jsonl(run.path / TRAJECTORIES)[-1]
+        image, question = run.path / last["images"][0], str(last["question"])
+    except (UserError, LookupError, TypeError):  # the file may have been changed by hand, and all work is done
+        return "--image=FILE --question=..."
     return f"--image={shlex.quote(str(image))} --question={shlex.quote(question)}"
 
 

@@ -16,14 +16,20 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
+from pixelis_jax.checkpoints import MANIFEST
 from pixelis_jax.config import diff, to_json
-from pixelis_jax.metrics.files import atomic_write
+from pixelis_jax.metrics.files import atomic_write, check_steps
+from pixelis_jax.metrics.writer import METRICS, PERF, TRAJECTORIES
 from pixelis_jax.types import UserError
 
 RUN = "run.json"
 RUN_VERSION = 1
 FINISHED = "finished.json"
 WALL = "wall.json"
+# Fields of run.json, and of what kind they are.
+RUN_FIELDS = {"config": dict, "seed": int, "versions": dict, "devices": dict, "hashes": dict}
+_OTHERWISE = "restore it, or choose another --workdir"
+LONGEST_S = 1e10  # a longer wall time is none
 
 # Fields that can't change what a step computes, so that a resumed run may change them; a group stands for its fields.
 FREE_FIELDS = ("checkpoint", "data.workers", "eval", "log_every_steps", "logging", "monitor", "total_steps")
@@ -52,47 +58,70 @@ class Workdir:
         self.path.mkdir(parents=True, exist_ok=True)
         if jax.process_index() == 0:
             self._acquire()
-        if (self.path / WALL).exists():
-            self._earlier_s = float(_read(self.path / WALL)["wall_s"])
+        try:
+            self._earlier_s = _earlier_s(self.path / WALL)
+        except BaseException:
+            self._unlock()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._lock is not None:
             self.note_wall()
-            self._lock.close()
-            self._lock = None
+            self._unlock()
 
     def begin(self, config: ConfigDict, *, seed: int, hashes: Mapping[str, str]) -> bool:
         """Writes `run.json`, or compares with the one there; True for a resumed run.
 
         `hashes` name what the run reads besides the config (base model, data). Raises UserError with the changed fields
-        where the config, the seed or a hash differs; other package versions or devices are said in the log.
+        where the config, the seed or a hash differs, unless no step was done yet (a start that was refused leaves
+        `run.json` too); other package versions or devices are said in the log.
         """
         path = self.path / RUN
         run = describe(config, seed=seed, hashes=hashes)
-        resumed = path.exists()
-        if not resumed:
+        resumed = path.exists() and self._fits(read_run(path), run)
+        if not path.exists():
             self._refuse_foreign_files()
-        if resumed:
-            old = _read(path)
-            self._refuse(old, run)
-            for change in diff(old["config"], run["config"]):
-                if _is_in(change.field, ROUNDING_FIELDS):
-                    logging.warning("%s: %s; the resumed run may differ in the last bits", self.path, change)
-            for name in ("versions", "devices"):
-                for change in diff(old[name], run[name]):
-                    logging.warning("%s: %s; the resumed run may differ in the last bits", self.path, change)
+        for name in (METRICS, PERF, TRAJECTORIES):  # before any of them, or a checkpoint, is cut back
+            check_steps(self.path / name)
         if jax.process_index() == 0:
             atomic_write(path, json.dumps(run, indent=1) + "\n")
         return resumed
+
+    def _fits(self, old: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
+        """Whether `run` goes on with the one that is here; False where that one never did a step and is another."""
+        try:
+            self._refuse(old, run)
+        except UserError as error:
+            if self._has_steps():
+                raise
+            logging.warning("%s; no step of it was done, so this one starts in its place", error)
+            return False
+        for change in diff(old["config"], run["config"]):
+            if _is_in(change.field, ROUNDING_FIELDS):
+                logging.warning("%s: %s; the resumed run may differ in the last bits", self.path, change)
+        for name in ("versions", "devices"):
+            for change in diff(old[name], run[name]):
+                logging.warning("%s: %s; the resumed run may differ in the last bits", self.path, change)
+        return True
+
+    def _has_steps(self) -> bool:
+        """Whether anything that was trained or measured is here, whole or not."""
+        metrics, folders = self.path / METRICS, ("checkpoints", "checkpoints_set_aside")
+        logged = metrics.exists() and metrics.stat().st_size > 0
+        saved = any(next((self.path / name).glob(f"*/{MANIFEST}"), None) for name in folders)
+        return logged or saved or (self.path / FINISHED).exists()
 
     def finished(self, config: ConfigDict) -> bool:
         """Whether this run has ended here. Raises UserError where the run here is one of another config."""
         path, run = self.path / FINISHED, self.path / RUN
         if not (path.exists() and run.exists()):
             return False
-        self._refuse({"config": _read(run)["config"]}, {"config": to_json(config)})
-        return bool(_read(path)["total_steps"] == config.total_steps)
+        self._refuse({"config": read_run(run)["config"]}, {"config": to_json(config)})
+        steps = _read(path).get("total_steps")
+        if type(steps) is not int:
+            raise UserError(f"{path} is damaged (total_steps is {steps!r:.40}); remove it, and the job ends once more")
+        return bool(steps == config.total_steps)
 
     def mark_finished(self, total_steps: int) -> None:
         """Written last, after the summary."""
@@ -130,7 +159,10 @@ class Workdir:
                 raise UserError(f"{self.path} has no {RUN} but holds {found[0]}; name an empty or new --workdir")
 
     def _acquire(self) -> None:
-        file = (self.path / "lock").open("a+")
+        lock = self.path / "lock"
+        if lock.exists() and not lock.is_file():
+            raise UserError(f"{lock} is no regular file; remove it or name another --workdir")
+        file = lock.open("a+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -142,6 +174,23 @@ class Workdir:
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         self._lock = file
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The content of a `run.json`. Raises UserError where it is of another version, or not what `describe` gives."""
+    run = _read(path)
+    version = run.get("version")
+    if version != RUN_VERSION:
+        raise UserError(f"{path} has version {version!r:.40}, this program reads {RUN_VERSION}; {_OTHERWISE}")
+    for name, kind in RUN_FIELDS.items():
+        if type(run.get(name)) is not kind:
+            raise UserError(f"{path} is damaged ({name} is {run.get(name)!r:.40}); {_OTHERWISE}")
+    return run
 
 
 def describe(config: ConfigDict, *, seed: int, hashes: Mapping[str, str]) -> dict[str, Any]:
@@ -190,11 +239,26 @@ def _is_in(field: str, names: tuple[str, ...]) -> bool:
     return any(field == name or field.startswith(name + ".") for name in names)
 
 
+def _earlier_s(path: Path) -> float:
+    """Seconds that earlier attempts noted; 0 where there was none."""
+    if not path.exists():
+        return 0.0
+    seconds = _read(path).get("wall_s")
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_S:  # NaN is in no interval
+        raise UserError(f"{path} is damaged (wall_s is {seconds!r:.40}); remove it, and the time counts from 0")
+    return float(seconds)
+
+
 def _read(path: Path) -> dict[str, Any]:
+    """The JSON object of a file. Raises UserError where it is none."""
+    if not path.is_file():  # reading a pipe would wait for ever
+        raise UserError(f"{path} is no regular file; {_OTHERWISE}")
     try:
-        data: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); restore it, or choose another --workdir") from error
+        data = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error}); {_OTHERWISE}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path} is damaged (not a JSON object); {_OTHERWISE}")
     return data
 
 

@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -184,6 +185,39 @@ def test_a_full_disk_is_told_before_and_during_a_save(tmp_path: Path, monkeypatc
         with pytest.raises(UserError, match="disk is full"):
             checkpoints.save(2, make_state(2), HOST)
     assert checkpoints.restore(make_state(0))[0] == 1
+
+
+def test_a_file_size_limit_is_told(tmp_path: Path) -> None:
+    """As `ulimit -f` sets it, for 4 MB that do not compress."""
+    checkpoints, before = saved(tmp_path, 1), resource.getrlimit(resource.RLIMIT_FSIZE)
+    large = {"w": jax.random.normal(jax.random.key(0), (1_000_000,))}
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"needs 5 MiB, but the file size limit or the disk quota is reached"):
+            checkpoints.save(2, large, HOST)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert checkpoints.restore(make_state(0))[0] == 1
+
+
+@pytest.mark.parametrize("name", ["000002", "\N{ARABIC-INDIC DIGIT TWO}"])
+def test_a_renamed_step_is_refused_before_training_starts_anew(tmp_path: Path, name: str) -> None:
+    saved(tmp_path, 2).close()
+    (tmp_path / "checkpoints" / "2").rename(tmp_path / "checkpoints" / name)
+    with pytest.raises(UserError, match=rf"checkpoints/{name} is no name of a step; rename it to 2, or move it away"):
+        Checkpoints(tmp_path).restore(make_state(0))
+
+
+def test_only_folders_named_like_steps_are_taken_for_half_written(tmp_path: Path) -> None:
+    for name in ("3", "003", "\N{ARABIC-INDIC DIGIT THREE}", "mine"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert [p.name for p in Checkpoints(tmp_path).half_written()] == ["3"]
+
+
+def test_a_file_in_place_of_the_folder_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("")
+    with pytest.raises(UserError, match=r"checkpoints is no folder; move it away"):
+        Checkpoints(tmp_path)
 
 
 SHARDED = """

@@ -66,6 +66,15 @@ def test_a_wrong_override_names_field_and_remedy(file: Path, argument: str, told
     assert "\n" not in str(error.value)
 
 
+def test_a_config_stays_with_its_job() -> None:
+    for value in ("sft", "rl"):
+        with pytest.raises(
+            UserError, match=rf"--config\.job={value}: this config is of the job 'rft'; .*configs/sft\.py"
+        ):
+            from_argv(["--config=configs/rft.py", f"--config.job={value}"])
+    assert from_argv(["--config=configs/rft.py", "--config.job=rft"])[0].job == "rft"
+
+
 def test_a_wrong_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"no config: name one"):
         from_argv(["--workdir=x"])

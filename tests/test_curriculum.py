@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -218,6 +219,7 @@ def test_the_default_table_goes_through_its_three_phases():
         (two_stages(MaxSteps(5), entry_metric="coherense"), "did you mean 'coherence'?"),
         (two_stages(), "'one' has no exit, so 'two' is never reached"),
         (two_stages(MaxSteps(5), min_steps=6), "max_steps 5 is below 6"),
+        (two_stages(MaxSteps(5), min_steps=-5), "min_steps -5 must be 0 or more"),
         (two_stages(Threshold("success", 0.7, "=>")), "comparison '=>' is unknown"),
         (two_stages(Threshold("success", 0.7, patience=0)), "patience 0"),
         (two_stages(Slope("success", window=1)), "window 1"),
@@ -247,14 +249,62 @@ def test_exits_from_config():
         ({"kind": "treshold"}, "'treshold' is unknown; did you mean 'threshold'?"),
         ({"metric": "success"}, "kind '' is unknown"),
         ({"kind": "threshold", "metrics": "success"}, "has no field 'metrics'; its fields are metric, value"),
-        ({"kind": "threshold", "metric": "success"}, "lacks a field"),
+        ({"kind": "threshold", "metric": "success"}, "lacks the field 'value'"),
         ({"kind": "all_of", "conditions": [{"kind": "max_steps", "steps": 1}]}, "takes only `conditions`"),
+        ({"kind": "all_of", "conditions": 3}, "conditions is 3; it takes a list of dicts"),
+        ({"kind": "all_of", "conditions": (3,)}, "conditions is (3,)"),
+        ({"kind": ["x"]}, "kind is ['x']; it takes a text"),
+        ({"kind": "max_steps", "steps": "9"}, "'max_steps': steps is '9'; it takes a whole number"),
+        ({"kind": "threshold", "metric": 3, "value": 0.7}, "metric is 3; it takes a text"),
+        ({"kind": "threshold", "metric": "success", "value": "x"}, "value is 'x'; it takes a finite number"),
+        ({"kind": "threshold", "metric": "success", "value": math.inf}, "value is inf"),
+        ({"kind": "threshold", "metric": "success", "value": 10**400}, "it takes a finite number"),
+        ({"kind": "threshold", "metric": "success", "value": 0.7, "patience": 1.5}, "patience is 1.5"),
+        ({"kind": "slope", "metric": "success", "window": True}, "window is True; it takes a whole number"),
     ],
 )
 def test_bad_exits_are_named(fields, message):
     with pytest.raises(UserError) as error:
         c.exit_from_config(fields)
     assert message in str(error.value)
+
+
+def test_stages_from_config():
+    """Weights are sorted by name, so that two ways to write them are one static argument."""
+    fields = {"name": "one", "weights": {"final": 1.0, "coherence": 0.1}, "min_steps": 3, "entry_metric": "success"}
+    weights = (("coherence", 0.1), ("final", 1.0))
+    made = c.stage_from_config(fields | {"exits": [{"kind": "max_steps", "steps": 5}]})
+    assert made == Stage("one", weights, exits=(MaxSteps(5),), min_steps=3, entry_metric="success")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": ["a"]}, "stage ['a']: name is ['a']; it takes a text"),
+        ({"name": None}, "name is None"),
+        ({"min_steps": "x"}, "stage 'one': min_steps is 'x'; it takes a whole number"),
+        ({"entry_metric": 3}, "entry_metric is 3; it takes a text"),
+        ({"exits": 3}, "exits is 3; it takes a list of dicts"),
+        ({"exits": (3,)}, "exits is (3,)"),
+        ({"exits": {"kind": "max_steps"}}, "exits is {'kind': 'max_steps'}"),
+        ({"weights": 3}, "weights is 3; it takes a dict such as {'final': 1.0}"),
+        ({"weights": {"final": "x"}}, "weight 'final' is 'x'; it takes a finite number"),
+        ({"weights": {3: 1.0, "final": 1.0}}, "a name in weights is 3"),
+        ({"exit": ()}, "has no field 'exit'; its fields are name, weights, exits, min_steps, entry_metric"),
+        ({3: 4}, "has no field 3"),
+    ],
+)
+def test_bad_stages_are_named(fields, message):
+    with pytest.raises(UserError) as error:
+        c.stage_from_config({"name": "one", "weights": {"final": 1.0}} | fields)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_stage_without_a_name_or_weights_is_refused():
+    with pytest.raises(UserError, match=r"stage '\?' lacks the field 'name'; its fields are name, weights"):
+        c.stage_from_config({"weights": {"final": 1.0}})
+    with pytest.raises(UserError, match="stage 'one' lacks the field 'weights'"):
+        c.stage_from_config({"name": "one"})
 
 
 def test_a_state_of_another_version_is_refused():

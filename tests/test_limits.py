@@ -1,8 +1,7 @@
 """Every number of every config has its bounds, and a bad value is one line with the field's name."""
 
-import math
-
 import pytest
+from ml_collections import ConfigDict
 
 from pixelis_jax import config as configs
 from pixelis_jax import limits
@@ -25,8 +24,12 @@ def test_shipped_configs_pass(job, variant):
 @pytest.mark.parametrize("job", JOBS)
 def test_every_number_has_an_interval(job):
     fields = configs.flatten(configs.load(f"configs/{job}.py"))
-    numbers = {name for name, value in fields.items() if isinstance(value, int | float) and not isinstance(value, bool)}
-    assert numbers - set(limits.LIMITS) == set()
+    assert {name for name, value in fields.items() if is_number(value)} - set(limits.LIMITS) == set()
+
+
+def is_number(value):
+    first = value[0] if isinstance(value, tuple) else value
+    return isinstance(first, int | float) and not isinstance(first, bool)
 
 
 def test_no_interval_is_left_over():
@@ -39,9 +42,8 @@ def test_both_ends_of_an_interval_hold(name):
     low, high = limits.LIMITS[name]
     job = next(job for job in JOBS if name in configs.flatten(configs.load(f"configs/{job}.py")))
     for beyond in (low - 1, high + 1):
-        if math.isfinite(beyond):
-            with pytest.raises(UserError, match=rf"^{name} is [-\d.]+; it takes a number"):
-                limits.check(load(job, **{name.replace(".", "__"): beyond}))
+        with pytest.raises(UserError, match=rf"^{name} is [-\d.]+; it takes a number from {low} to {high}"):
+            limits.check(load(job, **{name.replace(".", "__"): beyond}))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,17 @@ def test_both_ends_of_an_interval_hold(name):
         ("rft", {"optimizer__micro_batches": 3}, "micro_batches 3 does not divide the 64 rows"),
         ("pretrain", {"optimizer__micro_batches": 2}, "pretraining takes 1"),
         ("sft", {"total_steps": 0}, "total_steps is 0: there is nothing to train"),
+        ("rft", {"sampling__context_tokens": 10**11}, "sampling.context_tokens is 100000000000; it takes"),
+        ("rft", {"rollout__prompts": 2**20, "rollout__group_size": 2**4}, "context_tokens is 2550136832, above"),
+        ("rft", {"curriculum__windows": "(20, 0)"}, "curriculum.windows is 0; it takes a number from 1"),
+        ("rft", {"curriculum__windows": "('a',)"}, "curriculum.windows: 'a' is out of place; it takes a tuple of int"),
+        ("rft", {"curriculum__windows": "(20, (3,))"}, "curriculum.windows: (3,) is out of place"),
+        ("rft", {"curriculum__windows": "(20.5,)"}, "curriculum.windows: 20.5 is out of place"),
+        ("rft", {"curriculum__stages": "(3,)"}, "curriculum.stages: 3 is out of place; it takes a tuple of dict"),
+        ("rft", {"curriculum__stages": "all"}, "curriculum.stages: 'all' is out of place"),
+        ("rft", {"lora__targets": "(3,)"}, "lora.targets: 3 is out of place; it takes a tuple of str, as in"),
+        ("rft", {"rollout__kinds": "(['digit'],)"}, "rollout.kinds: ['digit'] is out of place"),
+        ("eval", {"eval__modes": "(3,)"}, "eval.modes: 3 is out of place"),
     ],
 )  # fmt: skip
 def test_what_is_refused(job, fields, words):
@@ -70,3 +83,32 @@ def test_what_is_refused(job, fields, words):
 
 def test_greedy_decoding_is_for_evaluation():
     limits.check(load("eval", sampling__temperature=0.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("seed", "0", "seed is '0'; it takes a value of type int, as in configs/sft.py"),
+        ("seed", True, "seed is True"),
+        ("total_steps", 3.0, "total_steps is 3.0"),
+        ("init_from", None, "init_from is None; it takes a value of type str"),
+        ("job", "rft", "the config has no algorithm.advantage_scale, which job 'rft' takes; start from configs/rft.py"),
+        ("job", "pretrain", "the config has no model.init_from, which job 'pretrain' takes"),
+    ],
+)
+def test_a_config_file_of_ones_own_has_the_fields_of_its_job(name, value, words):
+    """Values as a file may have them, which no override would let through."""
+    config = ConfigDict(configs.load("configs/sft.py").to_dict())
+    config.unlock()
+    with config.ignore_type():
+        config[name] = value
+    with pytest.raises(UserError) as caught:
+        limits.check(config)
+    assert words in str(caught.value)
+
+
+def test_a_whole_number_stands_for_a_float():
+    config = ConfigDict(configs.load("configs/sft.py").to_dict())
+    with config.ignore_type():
+        config.lora.alpha = 16
+    limits.check(config)

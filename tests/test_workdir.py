@@ -37,6 +37,10 @@ def config(**changes: object) -> ConfigDict:
     return made
 
 
+def log_a_step(workdir: Workdir) -> None:
+    (workdir.path / "metrics.jsonl").write_text('{"step": 1}\n')
+
+
 def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], env=env, stdout=subprocess.PIPE, text=True)
@@ -65,6 +69,7 @@ def test_run_json_says_what_is_needed_to_do_it_again(tmp_path: Path) -> None:
 def test_a_changed_config_is_refused_with_all_changed_fields(tmp_path: Path) -> None:
     with Workdir(tmp_path) as workdir:
         workdir.begin(config(), seed=0, hashes=HASHES)
+        log_a_step(workdir)
         before = (tmp_path / "run.json").read_bytes()
         with pytest.raises(UserError, match=r"lora\.targets was \['q'\], now \['k'\]; lr was 0\.001, now 0\.1\)"):
             workdir.begin(config(lr=0.1, **{"lora.targets": ("k",)}), seed=0, hashes=HASHES)
@@ -86,6 +91,7 @@ def test_what_is_evaluated_may_change_unless_that_is_the_job(tmp_path: Path) -> 
     for job in ("rft", "eval"):
         with Workdir(tmp_path / job) as workdir:
             workdir.begin(config(job=job), seed=0, hashes=HASHES)
+            log_a_step(workdir)
             changed = config(job=job, **{"eval.scenes": 16})
             if job == "rft":
                 assert workdir.begin(changed, seed=0, hashes=HASHES)
@@ -97,6 +103,7 @@ def test_what_is_evaluated_may_change_unless_that_is_the_job(tmp_path: Path) -> 
 def test_the_length_of_a_cosine_run_is_part_of_its_result(tmp_path: Path) -> None:
     with Workdir(tmp_path) as workdir:
         workdir.begin(config(**{"optimizer.schedule": "cosine"}), seed=0, hashes=HASHES)
+        log_a_step(workdir)
         with pytest.raises(UserError, match=r"total_steps was 10, now 20"):
             workdir.begin(config(total_steps=20, **{"optimizer.schedule": "cosine"}), seed=0, hashes=HASHES)
 
@@ -127,10 +134,99 @@ def test_other_versions_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert "jax was '0.1'" in caplog.text
 
 
-def test_a_damaged_run_json_stops(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"config": ')
-    with Workdir(tmp_path) as workdir, pytest.raises(UserError, match=r"run\.json is damaged"):
+@pytest.mark.parametrize(
+    "saved",
+    ["metrics.jsonl", "checkpoints/3/manifest.json", "checkpoints_set_aside/3/manifest.json", "finished.json"],
+)
+def test_a_start_that_did_no_step_may_be_corrected(
+    tmp_path: Path, saved: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until there is something of the first config, the second one takes its place."""
+    with Workdir(tmp_path) as workdir:
         workdir.begin(config(), seed=0, hashes=HASHES)
+        (tmp_path / "metrics.jsonl").touch()
+        with caplog.at_level("WARNING"):
+            assert not workdir.begin(config(lr=0.1), seed=1, hashes={"model": "xyz"})
+        assert "lr was 0.001, now 0.1" in caplog.text and "no step of it was done" in caplog.text
+        run = json.loads((tmp_path / "run.json").read_text())
+        assert (run["config"]["lr"], run["seed"], run["hashes"]) == (0.1, 1, {"model": "xyz"})
+        (tmp_path / saved).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / saved).write_text('{"step": 1}\n')
+        with pytest.raises(UserError, match=r"lr was 0\.1, now 0\.001"):
+            workdir.begin(config(), seed=1, hashes={"model": "xyz"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ("text", "is damaged (Expecting"),
+        ([], "is damaged (not a JSON object)"),
+        (None, "is damaged (not a JSON object)"),
+        ({}, "has version None, this program reads 1"),
+        ({"version": 2}, "has version 2, this program reads 1"),
+        ({"config": 3}, "is damaged (config is 3)"),
+        ({"seed": "0"}, "is damaged (seed is '0')"),
+        ({"versions": None}, "is damaged (versions is None)"),
+        ({"devices": []}, "is damaged (devices is [])"),
+        ({"hashes": "abc"}, "is damaged (hashes is 'abc')"),
+    ],
+)  # fmt: skip
+def test_a_damaged_run_json_stops(tmp_path: Path, changes: object, told: str) -> None:
+    path = tmp_path / "run.json"
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(config(), seed=0, hashes=HASHES)
+        workdir.mark_finished(10)
+        if changes == "text":
+            path.write_text('{"config": ')
+        else:
+            path.write_text(json.dumps(json.loads(path.read_text()) | changes if changes else changes))
+        for call in (lambda: workdir.begin(config(), seed=0, hashes=HASHES), lambda: workdir.finished(config())):
+            with pytest.raises(UserError) as error:
+                call()
+            assert f"{path} {told}" in str(error.value) and "restore it, or choose another" in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"total_steps": "10"}', '{"total_steps": true}', "[" * 100_000])
+def test_a_damaged_finished_json_stops(tmp_path: Path, text: str) -> None:
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(config(), seed=0, hashes=HASHES)
+        (tmp_path / "finished.json").write_text(text)
+        with pytest.raises(UserError, match=r"finished\.json is damaged"):
+            workdir.finished(config())
+
+
+@pytest.mark.parametrize("wall_s", ["-1", "NaN", "Infinity", "1" + "0" * 400, '"1"', "null"])
+def test_a_damaged_wall_json_stops_and_leaves_no_lock(tmp_path: Path, wall_s: str) -> None:
+    (tmp_path / "wall.json").write_text(f'{{"wall_s": {wall_s}}}')
+    with pytest.raises(UserError, match=r"wall\.json is damaged .*remove it"), Workdir(tmp_path):
+        pass
+    (tmp_path / "wall.json").write_text("[]")
+    with pytest.raises(UserError, match=r"wall\.json is damaged \(not a JSON object\)"), Workdir(tmp_path):
+        pass
+    (tmp_path / "wall.json").unlink()
+    with Workdir(tmp_path) as workdir:
+        assert workdir.wall_s() < 30.0
+
+
+@pytest.mark.parametrize("name", ["lock", "wall.json", "run.json", "metrics.jsonl"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(config(), seed=0, hashes=HASHES)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=rf"{name} is no regular file"), Workdir(tmp_path) as workdir:
+        workdir.begin(config(), seed=0, hashes=HASHES)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "perf.jsonl", "trajectories.jsonl"])
+def test_lines_without_a_step_are_refused_before_any_file_is_cut_back(tmp_path: Path, name: str) -> None:
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(config(), seed=0, hashes=HASHES)
+        log_a_step(workdir)
+        with (tmp_path / name).open("a") as file:
+            file.write('{"step": Infinity}\n')
+        with pytest.raises(UserError, match=rf"{name}, line \d: no record of a step"):
+            workdir.begin(config(), seed=0, hashes=HASHES)
 
 
 def test_finished_holds_for_its_number_of_steps(tmp_path: Path) -> None:

@@ -10,22 +10,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+LIMIT_REACHED = "the file size limit or the disk quota is reached; raise it (ulimit -f, quota)"
 
 
 @contextlib.contextmanager
 def explain_full_disk(path: Path) -> Iterator[None]:
-    """Turns "no space left" while `path` is written into a UserError; other errors pass."""
+    """Turns "no space left" or "file too large" while `path` is written into a UserError; other errors pass."""
     try:
         yield
     except OSError as error:
         if error.errno not in FULL_DISK:
             raise
-        from pixelis_jax.types import UserError  # here, since it loads jax
-
-        raise UserError(
-            f"{path}: the disk is full; free some space, then run the same command again; it resumes"
-        ) from error
+        told = "the disk is full; free some space" if error.errno == errno.ENOSPC else LIMIT_REACHED
+        raise _user_error(f"{path}: {told}, then run the same command again; it resumes") from error
 
 
 def json_line(record: Mapping[str, Any]) -> str:
@@ -93,29 +91,61 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a JSONL file; a torn last line (no newline yet) is left out, a missing file is empty."""
-    if not path.exists():
-        return []
-    whole = path.read_bytes().rpartition(b"\n")[0]
-    return [json.loads(line) for line in whole.splitlines()]
+    """The whole lines of a JSONL file; a torn last line (no newline yet) is left out, a missing file is empty.
+
+    Raises UserError, with the line's number, for a line that is no JSON object.
+    """
+    return [_record(line, path, number) for number, line in enumerate(_whole_lines(path), 1)]
+
+
+def check_steps(path: Path) -> None:
+    """Raises UserError, with the line's number, where `cut_back` could not tell the step of a line."""
+    for number, line in enumerate(_whole_lines(path), 1):
+        _step_of(line, path, number)
 
 
 def cut_back(path: Path, step: int) -> None:
     """Keeps the lines with `step` <= the given one, byte for byte, and drops a torn end; rewrites only what changes."""
     if not path.exists():
         return
-    data = path.read_bytes()
-    whole, newline, _ = data.rpartition(b"\n")
-    lines = (whole + newline).splitlines(keepends=True)
-    kept = b"".join(line for line in lines if _step_of(line, path) <= step)
-    if kept != data:
+    lines = _whole_lines(path)
+    kept = b"".join(line for number, line in enumerate(lines, 1) if _step_of(line, path, number) <= step)
+    if len(kept) != path.stat().st_size:
         atomic_write(path, kept)
 
 
-def _step_of(line: bytes, path: Path) -> int:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError) as error:
-        from pixelis_jax.types import UserError  # here, since it loads jax
+def _whole_lines(path: Path) -> list[bytes]:
+    """Lines with their newline, without a torn end; none of a missing file."""
+    if not path.exists():
+        return []
+    if not path.is_file():  # reading a pipe would wait for ever
+        raise _user_error(f"{path} is no regular file; remove it")
+    whole, newline, _ = path.read_bytes().rpartition(b"\n")
+    return (whole + newline).splitlines(keepends=True)
 
-        raise UserError(f"{path}: a line is no metrics record ({line[:60]!r}); remove the line or the file") from error
+
+def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise _damaged(line, path, number)
+    return record
+
+
+def _step_of(line: bytes, path: Path, number: int) -> int:
+    step = _record(line, path, number).get("step")
+    if type(step) is not int:  # nor a bool
+        raise _damaged(line, path, number)
+    return step
+
+
+def _damaged(line: bytes, path: Path, number: int) -> Exception:
+    return _user_error(f"{path}, line {number}: no record of a step ({line[:60]!r}); remove the line or the file")
+
+
+def _user_error(message: str) -> Exception:
+    from pixelis_jax.types import UserError  # here, since it loads jax
+
+    return UserError(message)

@@ -32,16 +32,20 @@ class LoraConfig:
 def init(key: Array, params: PyTree, config: LoraConfig) -> PyTree:
     """The `lora` collection for `params`: `a` uniform as in the reference (Kaiming, a = sqrt 5), `b` zero.
 
-    Leaves are f32 whatever the base's dtype. Raises UserError where a target matches no linear layer.
+    Leaves are f32 whatever the base's dtype. Raises UserError where a target is no regular expression or matches no
+    linear layer, or where there is none.
     """
     if config.rank < 1:
         raise UserError(f"lora.rank {config.rank}: must be at least 1")
     kernels = {path[:-1]: leaf for path, leaf in traverse_util.flatten_dict(params).items() if path[-1] == "kernel"}
-    for pattern in config.targets:
-        if not any(re.search(pattern, "/".join(path)) for path in kernels):
-            names = sorted({path[-1] for path in kernels})
-            raise UserError(f"lora.targets: {pattern!r} matches no linear layer; layers are named {', '.join(names)}")
-    chosen = sorted(p for p in kernels if any(re.search(t, "/".join(p)) for t in config.targets))
+    names = ", ".join(sorted({path[-1] for path in kernels}))
+    if not config.targets:
+        raise UserError(f"lora.targets is empty; name some layers, which are {names}")
+    targets = [_compile(pattern) for pattern in config.targets]
+    for target in targets:
+        if not any(target.search("/".join(path)) for path in kernels):
+            raise UserError(f"lora.targets: {target.pattern!r} matches no linear layer; layers are named {names}")
+    chosen = sorted(p for p in kernels if any(t.search("/".join(p)) for t in targets))
     adapter = {}
     for i, path in enumerate(chosen):
         width, features = kernels[path].shape
@@ -51,6 +55,16 @@ def init(key: Array, params: PyTree, config: LoraConfig) -> PyTree:
         )
         adapter[(*path, "b")] = jnp.zeros((config.rank, features), jnp.float32)
     return traverse_util.unflatten_dict(adapter)
+
+
+def _compile(target: str) -> re.Pattern[str]:
+    try:
+        return re.compile(target)
+    except (re.error, TypeError, OverflowError, RecursionError) as error:
+        raise UserError(
+            f"lora.targets: {target!r:.60} is no regular expression ({error}); name layers, such as"
+            " 'language_model/.*/q_proj'"
+        ) from error
 
 
 def merge(params: PyTree, adapter: PyTree, scale: float) -> PyTree:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import math
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from pixelis_jax.types import OP_ID, RewardInputs, UserError
 
 COMPONENTS: tuple[str, ...] = ("final", "coherence", "curiosity")
 NORMS: tuple[str, ...] = ("none", "group", "running")
+LARGEST_WEIGHT = 1e9  # sums of weighted rewards stay finite in f32
 Weights = tuple[tuple[str, float], ...]
 
 
@@ -84,17 +84,18 @@ def init(key: Array, config: RewardConfig) -> RewardState:
 def check_weights(weights: Weights) -> dict[str, float]:
     """The weights by name, 0 for components that are not named.
 
-    Raises UserError for an unknown or repeated name, a weight that is negative or not finite, or no weight above 0.
+    Raises UserError for an unknown or repeated name, a weight that is no number from 0 to LARGEST_WEIGHT, or no weight
+    above 0.
     """
     found: dict[str, float] = {}
     for name, value in weights:
         if name not in COMPONENTS:
-            near = difflib.get_close_matches(name, COMPONENTS, 1)
+            near = difflib.get_close_matches(str(name), COMPONENTS, 1)
             raise UserError(f"reward weight '{name}' is unknown; use {near[0] if near else ', '.join(COMPONENTS)}")
         if name in found:
             raise UserError(f"reward weight '{name}' is given twice; keep one")
-        if not (math.isfinite(value) and value >= 0):
-            raise UserError(f"reward weight '{name}' is {value}; use a number from 0 on")
+        if not isinstance(value, int | float) or not 0 <= value <= LARGEST_WEIGHT:  # NaN is in no interval
+            raise UserError(f"reward weight '{name}' is {value!r:.60}; use a number from 0 to {LARGEST_WEIGHT:g}")
         found[name] = float(value)
     if not any(found.values()):
         raise UserError("all reward weights are 0; set at least one of " + ", ".join(COMPONENTS))

@@ -69,3 +69,17 @@ def test_an_unknown_target_is_refused_with_the_names_that_exist(ours):
         lora.init(jax.random.key(0), ours.variables["params"], LoraConfig(targets=("q_proj", "qq_proj")))
     with pytest.raises(UserError, match="rank 0"):
         lora.init(jax.random.key(0), ours.variables["params"], LoraConfig(rank=0))
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        (("q_proj", "("), r"'\(' is no regular expression \(missing \).*name layers, such as"),
+        (("a{99999999999}",), "is no regular expression"),
+        ((3,), "3 is no regular expression"),
+        ((), "lora.targets is empty; name some layers, which are .*q_proj"),
+    ],
+)
+def test_targets_that_are_no_patterns_are_refused(ours, targets, words):
+    with pytest.raises(UserError, match=words):
+        lora.init(jax.random.key(0), ours.variables["params"], LoraConfig(targets=targets))

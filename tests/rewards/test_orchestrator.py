@@ -194,6 +194,9 @@ def test_tool_measures(batch):
         ((("final", 0.0),), "all reward weights are 0"),
         ((("final", -1.0),), "'final' is -1.0"),
         ((("final", float("nan")),), "'final' is nan"),
+        ((("final", 1e50),), "'final' is 1e+50; use a number from 0 to 1e+09"),
+        ((("final", "x"),), "'final' is 'x'; use a number"),
+        (((3, 1.0),), "reward weight '3' is unknown"),
         ((("final", 1.0), ("final", 2.0)), "given twice"),
     ],
 )

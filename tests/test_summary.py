@@ -1,0 +1,26 @@
+"""What a job prints at its end."""
+
+import json
+import types
+from pathlib import Path
+
+import pytest
+
+from pixelis_jax import summary
+
+
+def example(workdir: Path, text: str) -> str:
+    (workdir / "trajectories.jsonl").write_text(text)
+    return summary._example(types.SimpleNamespace(path=workdir))
+
+
+def test_the_next_command_asks_what_the_run_logged(tmp_path: Path) -> None:
+    record = {"step": 3, "images": ["a b.png", "crop.png"], "question": "Which digit?"}
+    assert example(tmp_path, json.dumps(record) + "\n") == f"--image='{tmp_path}/a b.png' --question='Which digit?'"
+
+
+@pytest.mark.parametrize(
+    "line", ["", '{"step": 3, "images": []}', '{"step": 3, "images": 7}', '{"images": [7], "question": 1}', "[]", "x"]
+)
+def test_a_changed_log_does_not_spoil_the_end(tmp_path: Path, line: str) -> None:
+    assert example(tmp_path, line + "\n" if line else "") == "--image=FILE --question=..."
