@@ -53,20 +53,20 @@ def profile(work: Work, call: Any, hlo: Any) -> None:
 
 def images_of(config: ModelConfig, count: int, side: int) -> ImageBatch:
     """`count` noise images of `side` px."""
+    vision = config.need_vision()
     noise = np.random.default_rng(0).integers(0, 256, (count, side, side, 3), np.uint8)
-    return image_processor.pack(
-        list(noise), config.vision, windows=image_processor.windows_of((side, side), config.vision)
-    )
+    return image_processor.pack(list(noise), vision, windows=image_processor.windows_of((side, side), vision))
 
 
 def prompt(config: ModelConfig, work: Work, *, image: int = 0) -> Row:
     """A row of the image `image` of the table and random text."""
-    units = work.image_px // config.vision.factor
+    vision = config.need_vision()
+    units = work.image_px // vision.factor
     per_image = image_processor.rows_per_image(
-        image_processor.windows_of((work.image_px, work.image_px), config.vision), config.vision
+        image_processor.windows_of((work.image_px, work.image_px), vision), vision
     )
     row = Row()
-    places = image_processor.token_rows((work.image_px, work.image_px), config.vision) + image * per_image
+    places = image_processor.token_rows((work.image_px, work.image_px), vision) + image * per_image
     row.append_image((units, units), places, placeholder=config.image_token_id)
     row.append_text(np.random.default_rng(image).integers(0, 1000, TEXT_TOKENS).tolist())
     return row

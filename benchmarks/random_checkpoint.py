@@ -13,8 +13,7 @@ from pathlib import Path
 import jax.numpy as jnp
 
 from pixelis_jax import parallel
-from pixelis_jax.models import config as model_config
-from pixelis_jax.models import policy, shapes, weights
+from pixelis_jax.models import families, policy, shapes, weights
 from pixelis_jax.models.config import ModelConfig
 from pixelis_jax.models.vlm import VLM
 
@@ -32,14 +31,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     tiny = policy.resolve("pixelis-tiny")
-    own = model_config.from_json(tiny / "config.json")
+    own = families.from_json(tiny / "config.json")
     config = own if args.shape == "pixelis-tiny" else with_ids_of(shapes.shape(args.shape), own)
     abstract = policy.abstract_params(VLM(config, dtype=jnp.bfloat16))
     mesh = parallel.make_mesh(parallel.MeshShape())
     params = policy.random_params(abstract, parallel.param_shardings(mesh, abstract), seed=0)
     begin = time.perf_counter()
     weights.save(args.out, params, config=config)
-    (args.out / "config.json").write_text(json.dumps(model_config.to_json(config), indent=2))
+    (args.out / "config.json").write_text(json.dumps(families.to_json(config), indent=2))
     for name in ("tokenizer.json", "preprocessor_config.json"):
         shutil.copyfile(tiny / name, args.out / name)
     written = sum(file.stat().st_size for file in args.out.glob("*.safetensors"))

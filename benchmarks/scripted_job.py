@@ -48,7 +48,8 @@ class ScriptedEngine(Engine):
             self.turn += 1
             return generate(variables, state, said, active)
 
-        self.prefill, self.generate = first, speak
+        self.prefill: Any = first
+        self.generate: Any = speak
 
     def _choose(self, logp: Any, keys: Any, i: Any) -> Any:
         return keys[:, i]
@@ -80,16 +81,15 @@ def main() -> None:
     config, _ = configs.from_argv(rest)
     set_up_jax()
     from pixelis_jax import assembly
-    from pixelis_jax.models import config as model_config
-    from pixelis_jax.models import policy, processor
+    from pixelis_jax.models import families, policy, processor
 
     directory = policy.resolve(config.model.name)
     overview, crop = assembly.budgets(config)
-    reader = processor.load(directory, model_config.from_json(directory / "config.json"), overview=overview, crop=crop)
+    reader = processor.load(directory, families.from_json(directory / "config.json"), overview=overview, crop=crop)
     rows = config.rollout.prompts * config.rollout.group_size
     ScriptedEngine.script = script(reader, rows, config.sampling.max_new_tokens)
     evaluation.Engine = ScriptedEngine  # type: ignore[misc]
-    train.write_online_summary = lambda *_: None  # type: ignore[assignment]
+    train.write_online_summary = lambda *_: None
     train.run(config, args.workdir)
     steps = [json.loads(line) for line in (args.workdir / "perf.jsonl").read_text().splitlines()]
     for name in sorted({name for step in steps for name in step if name != "step"}):

@@ -21,7 +21,7 @@ from pixelis_jax.models import families, peft, policy
 from pixelis_jax.models.lora import LoraConfig
 from pixelis_jax.models.vlm import VLM
 from pixelis_jax.types import UserError
-from pixelis_jax.workdir import RUN, RUN_VERSION
+from pixelis_jax.workdir import RUN, read_run
 
 PyTree = Any
 BUNDLED = {"pixelis-tiny-sft": Path(__file__).parent / "assets" / "pixelis-tiny-sft"}
@@ -87,9 +87,7 @@ def write_settings(directory: Path, config: Mapping[str, Any], *, origin: str, b
 
 
 def _from_workdir(directory: Path, step: int | None, base_name: str | None) -> Trained:
-    run = _json(directory / RUN)
-    if run.get("version") != RUN_VERSION:
-        raise UserError(f"{directory / RUN} has version {run.get('version')}, this program reads {RUN_VERSION}")
+    run = read_run(directory / RUN)
     config = run["config"]
     with Checkpoints(directory) as checkpoints:
         restored = checkpoints.restore_part("trainable", step)

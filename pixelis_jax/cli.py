@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from pixelis_jax.metrics.files import FULL_DISK
+from pixelis_jax.metrics.files import FULL_DISK, LIMIT_REACHED
 
 OK, USER_ERROR, OUT_OF_MEMORY, INTERRUPTED, CLOSED_PIPE = 0, 2, 3, 128 + signal.SIGINT, 128 + signal.SIGPIPE
 
@@ -21,6 +21,7 @@ TRAINING_REMEDY = (
     " a step holds (rft: rollout.prompts, rollout.group_size; sft and pretrain: data.scenes), each as"
     " --config.NAME=VALUE"
 )
+_NO_MEMORY = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY", "ut of memory")
 # What a path can be wrong about, besides permissions and a full disk.
 _BAD_PATHS = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOLCK}
 
@@ -86,16 +87,16 @@ def _explain(error: Exception, memory_remedy: str) -> tuple[str, int] | None:
         return str(error), USER_ERROR
     full = isinstance(error, OSError) and error.errno in FULL_DISK
     if full or "No space left on device" in str(error):
-        return f"{_file_of(error) or error}: the disk is full; free some space, then run it again", USER_ERROR
+        limited = isinstance(error, OSError) and error.errno != errno.ENOSPC
+        told = LIMIT_REACHED if limited else "the disk is full; free some space"
+        return f"{_file_of(error) or error}: {told}, then run it again", USER_ERROR
     if isinstance(error, PermissionError) and _file_of(error):
         return f"{_file_of(error)}: {error.strerror}; change its permissions or name another place", USER_ERROR
     if isinstance(error, OSError) and error.errno in _BAD_PATHS:
         return f"{_file_of(error) or 'a file'}: {error.strerror}; name another place", USER_ERROR
     if isinstance(error, MemoryError):
         return f"out of memory; {memory_remedy}", OUT_OF_MEMORY
-    if _is_device_error(error) and any(
-        s in str(error) for s in ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY", "ut of memory")
-    ):
+    if _is_device_error(error) and any(s in str(error) for s in _NO_MEMORY):
         return f"out of device memory ({_first_line(error)}); {memory_remedy}", OUT_OF_MEMORY
     return None
 
@@ -107,9 +108,10 @@ def _is_user_error(error: Exception) -> bool:
 
 
 def _is_device_error(error: Exception) -> bool:
+    """Whether it is from JAX's runtime, which raises a plain ValueError too where an array can't be placed."""
     import jax
 
-    return isinstance(error, jax.errors.JaxRuntimeError)
+    return isinstance(error, jax.errors.JaxRuntimeError) or str(error).startswith("RESOURCE_EXHAUSTED")
 
 
 def _file_of(error: Exception) -> str | None:

@@ -56,6 +56,7 @@ def write_workdir(directory: Path, model: Path, *, steps: tuple[int, ...] = (3, 
         "lora": {"rank": LORA.rank, "alpha": LORA.alpha, "targets": list(LORA.targets)},
         **SETTINGS,
     }
-    run = {"version": 1, "config": config, "seed": 0, "hashes": {"model": policy.content_hash(model)}}
+    hashes = {"model": policy.content_hash(model)}
+    run = {"version": 1, "config": config, "seed": 0, "versions": {}, "commit": None, "devices": {}, "hashes": hashes}
     (directory / "run.json").write_text(json.dumps(run))
     return directory

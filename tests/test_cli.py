@@ -39,6 +39,8 @@ def test_success_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (OSError(errno.ENOSPC, "No space left on device", "a/b.jsonl"), 2, ["a/b.jsonl: the disk is full"]),
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: x: No space left on device"), 2, ["the disk is full"]),
+        (OSError(errno.EFBIG, "File too large", "a/b.jsonl"), 2, ["a/b.jsonl: the file size limit", "ulimit -f"]),
+        (ValueError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes"), 3, ["out of device memory", "lora.rank"]),
         (FileExistsError(errno.EEXIST, "File exists", "a/file"), 2, ["a/file: File exists; name another place"]),
         (OSError(errno.EROFS, "Read-only file system", "/ro"), 2, ["/ro: Read-only file system"]),
         (PermissionError(errno.EACCES, "Permission denied", "/runs"), 2, ["/runs: Permission denied"]),
