@@ -111,4 +111,4 @@ def large(config: ml_collections.ConfigDict) -> None:
 
 def unknown_variant(file: str, variant: str, *others: str) -> NoReturn:
     """Refuses a variant that the config does not have; `others` are those besides smoke."""
-    raise UserError(f"{file} has no variant {variant!r}; use {', '.join(['smoke', *others])} or none")
+    raise UserError(f"{file} has no variant {variant!r}; use {', '.join(map(repr, ('smoke', *others)))} or none")

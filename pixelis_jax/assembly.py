@@ -50,9 +50,14 @@ def budgets(config: ConfigDict) -> tuple[PixelBudget, PixelBudget]:
     return PixelBudget(image.min_pixels, image.max_pixels), PixelBudget(image.crop_min_pixels, image.crop_max_pixels)
 
 
+def mesh_shape(config: ConfigDict) -> parallel.MeshShape:
+    """Devices an axis."""
+    return parallel.MeshShape(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+
+
 def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
     """The mesh over all devices."""
-    return parallel.make_mesh(parallel.MeshShape(config.mesh.data, config.mesh.fsdp, config.mesh.tensor))
+    return parallel.make_mesh(mesh_shape(config))
 
 
 def lora_config(config: ConfigDict) -> LoraConfig:

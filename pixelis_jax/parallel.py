@@ -5,6 +5,7 @@ found in their path. A dimension that does not divide by its mesh axes stays who
 """
 
 import dataclasses
+import math
 import re
 from typing import Any
 
@@ -58,6 +59,19 @@ def make_mesh(shape: MeshShape, devices: list[jax.Device] | None = None) -> Mesh
             " set config.mesh so that the product equals the device count, or data=-1"
         )
     return Mesh(np.array(devices).reshape(data, shape.fsdp, shape.tensor), AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def neighbours(mesh: Mesh) -> list[MeshShape]:
+    """The other shapes of as many devices, the nearest first: by the sum over the axes of |log2 of the ratio|."""
+    here = tuple(mesh.devices.shape)
+    count = mesh.devices.size
+    sizes = [n for n in range(1, count + 1) if count % n == 0]
+    others = [(count // (f * t), f, t) for f in sizes for t in sizes if count % (f * t) == 0]
+
+    def distance(shape: tuple[int, int, int]) -> float:
+        return sum(abs(math.log2(a / b)) for a, b in zip(shape, here, strict=True))
+
+    return [MeshShape(*shape) for shape in sorted(others, key=lambda s: (distance(s), s)) if shape != here]
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -242,6 +242,9 @@ def check_sizes(config: ModelConfig, path: Path) -> None:
         ),
         "head_dim must be even": text.head_dim % 2 == 0,
     }
+    for field in dataclasses.fields(config):
+        if field.name.endswith("_token_id"):
+            rules[f"{field.name} must be below vocab_size"] = getattr(config, field.name) < text.vocab_size
     if text.mrope_section is not None:
         rules["mrope_section must be three counts that add up to half a head"] = (
             len(text.mrope_section) == 3 and 2 * sum(text.mrope_section) == text.head_dim

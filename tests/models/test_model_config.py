@@ -45,6 +45,7 @@ def test_the_published_3b_layout_before_transformers_5(tmp_path):
     "change, message",
     [
         ({"model_type": "llava"}, "model_type 'llava' is not supported; expected 'qwen2_5_vl'"),
+        ({"vision_start_token_id": 10**9}, "vision_start_token_id must be below vocab_size"),
         ({"softcap": 30.0}, "field 'softcap' is not one this program honours"),
         ({"vision_config": {"depth": 4, "registers": 4}}, "vision_config: field 'registers'"),
         ({"use_sliding_window": True}, "use_sliding_window=true is not supported"),
