@@ -12,16 +12,22 @@ import pytest
 
 # Seconds that files take, where it is more than a few: two processes end together if these start first.
 FILE_S = {
-    "tests/test_rft_job.py": 180,
+    "tests/test_rft_job.py": 200,
     "tests/test_offline_jobs.py": 140,
-    "tests/test_train_step.py": 100,
-    "tests/models/test_peft.py": 80,
+    "tests/test_train_step.py": 75,
     "tests/test_parallel.py": 65,
-    "tests/models/test_lora.py": 25,
-    "tests/models/test_shipped_parity.py": 25,
+    "tests/models/test_qwen3_vl_parity.py": 50,
+    "tests/models/test_peft.py": 50,
+    "tests/test_predict.py": 45,
+    "tests/test_export.py": 45,
+    "tests/rollout/test_text_only.py": 35,
+    "tests/models/test_text_parity.py": 35,
+    "tests/rewards/test_orchestrator.py": 30,
+    "tests/algorithms/test_grpo.py": 25,
+    "tests/test_adapters.py": 25,
     "tests/test_checkpoints.py": 25,
-    "tests/test_export.py": 25,
-    "tests/test_predict.py": 25,
+    "tests/test_main.py": 20,
+    "tests/models/test_lora.py": 20,
 }
 OTHER_S = 5.0  # any other file
 EVERY_S = 15.0  # between two lines

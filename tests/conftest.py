@@ -3,6 +3,9 @@
 import dataclasses
 import os
 
+# Compiling takes most of the time of tests, so the compiler does as little as it can; jax reads this when it starts.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 import jax
 import numpy as np
 import pytest

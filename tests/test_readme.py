@@ -77,7 +77,7 @@ def test_the_tree_names_every_module_once() -> None:
 
 
 # Folders that their content explains.
-FOLDERS = {f"{x}/" for x in ("configs", "launch", "docs", "pixelis_jax")} | {
+FOLDERS = {f"{x}/" for x in ("benchmarks", "configs", "launch", "docs", "pixelis_jax")} | {
     f"pixelis_jax/{x}/" for x in ("algorithms", "rewards", "rollout", "tools", "data", "models", "metrics", "assets")
 } | {"pixelis_jax/data/pixelsearch/"}  # fmt: skip
 MADE = {"docs/curve.svg"}  # by a command that the page names
