@@ -96,9 +96,9 @@ def optimizer(*, learning_rate: float, schedule: str, warmup_steps: int) -> ml_c
 LARGE = ("qwen2_5_vl_3b", "qwen2_5_vl_7b")  # variants for one 80 GB card
 
 
-def large(config: ml_collections.ConfigDict) -> None:
-    """Budgets for a real checkpoint, whose directory `--config.model.name` gives."""
-    config.model.name = ""
+def large(config: ml_collections.ConfigDict, variant: str) -> None:
+    """Budgets for a real checkpoint in the directory `--config.model.name`; `plan` knows the shape by its name."""
+    config.model.name = variant
     config.model.dtype = "bfloat16"
     config.image.min_pixels = config.image.crop_min_pixels = 56 * 56
     config.image.max_pixels = config.image.crop_max_pixels = 448 * 448  # 256 tokens

@@ -77,7 +77,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval.scenes, config.eval.batch = 8, 8
         config.logging.rollouts_every_steps = 1
     elif variant in common.LARGE:
-        common.large(config)
+        common.large(config, variant)
         config.init_from = ""
         config.optimizer.learning_rate = 2e-5
         config.optimizer.micro_batches = 4

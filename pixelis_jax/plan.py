@@ -1,0 +1,314 @@
+"""Does it fit? Compiles a job's functions ahead of time for devices that need not be there.
+
+python -m pixelis_jax.plan --config=configs/rft.py:qwen2_5_vl_7b --topology=cpu:8 --config.mesh.fsdp=8
+python -m pixelis_jax.plan --config=configs/rft.py:qwen2_5_vl_7b --topology=v5e:4x4 --config.mesh.fsdp=16
+
+`cpu:N` simulates N devices: shardings and collectives are what N cards would get, but the temporaries are those of the
+CPU's compiler, which keeps more in 32 bits. TPU slices (`v5e:4x4`, `v6e:2x4`, `v5p:2x2x2`) need the extra `tpu` and are
+compiled by the TPU's own compiler. `model.name` is a checkpoint's directory, of which only config.json is read, or a
+published shape, such as qwen2_5_vl_72b.
+"""
+
+import argparse
+import dataclasses
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pixelis_jax.cli import run_cli
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+    from ml_collections import ConfigDict
+
+
+# Memory of a device, GiB, by the first part of a topology's name (vendors' data sheets).
+MEMORY_GIB = {"v5e": 16, "v6e": 32, "v5p": 95, "cpu": 80}
+RESERVE = 0.92  # of it, what programs can have: the rest goes to the runtime and to fragments
+PROMPT_TEXT_TOKENS = 512  # of the system prompt with the tools and the question; the images come on top
+_COLLECTIVE = re.compile(r"= \S+ (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What a compiled function needs of each device, in bytes, its share of the work, and collectives by kind."""
+
+    name: str
+    arguments: int
+    outputs: int  # beyond the arguments that are reused for them
+    temporaries: int
+    flops: float
+    collectives: Counter[str]
+    compile_s: float
+
+    @property
+    def total(self) -> int:
+        return self.arguments + self.outputs + self.temporaries
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """(our arguments, those of the config), see --help."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pixelis_jax.plan",
+        description=(__doc__ or "").partition("\n")[0],
+        epilog="Also --config=configs/rft.py[:VARIANT] and --config.FIELD=VALUE, as for pixelis_jax.main.",
+    )
+    parser.add_argument("--topology", default="cpu:1", help="cpu:N, or a TPU slice such as v5e:4x4 (default: cpu:1)")
+    parser.add_argument("--memory_gib", type=float, help="memory of a device (default: by the topology; cpu: 80)")
+    return parser.parse_known_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compiles, prints a table, and says whether it fits or which mesh would."""
+    args, rest = parse(sys.argv[1:] if arguments is None else arguments)
+    kind, count = _topology(args.topology)
+    os.environ["JAX_PLATFORMS"] = "cpu"  # before jax is imported; a TPU slice is only described, never opened
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    if kind == "cpu":
+        # Nothing will run, so no time goes into machine code; buffers are planned before that.
+        flags = f"--xla_force_host_platform_device_count={count} --xla_backend_optimization_level=0"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+    from pixelis_jax import config as configs
+    from pixelis_jax import parallel
+    from pixelis_jax.assembly import mesh_shape
+
+    config, unknown = configs.from_argv(rest)
+    _refuse(config, unknown)
+    devices = _devices(kind, args.topology, count)
+    mesh = parallel.make_mesh(mesh_shape(config), devices)
+    memory = args.memory_gib or MEMORY_GIB[kind]
+    print(f"{config.model.name} on {args.topology}, mesh {_words(mesh)}, {memory:g} GiB a device")
+    done = []
+    for program in programs(config, mesh):
+        done.append(program)
+        print(_line(program), flush=True)
+    worst = max(done, key=lambda p: p.total)
+    if worst.total <= memory * RESERVE * 2**30:
+        print(f"fits: {worst.name} needs most, {worst.total / 2**30:.2f} of {memory:g} GiB a device")
+        return
+    print(f"does not fit: {worst.name} needs {worst.total / 2**30:.2f} of {memory:g} GiB a device")
+    print(_other_mesh(config, mesh, worst.name, memory))
+
+
+def _topology(text: str) -> tuple[str, int]:
+    """(kind, number of devices) of `cpu:8` or `v5e:4x4`."""
+    from pixelis_jax.types import UserError
+
+    match = re.fullmatch(r"(\w+):(\d+(?:x\d+)*)", text)
+    if match is None or match[1] not in MEMORY_GIB:
+        raise UserError(
+            f"--topology={text}: use cpu:N, or one of {', '.join(MEMORY_GIB)} with a shape, such as v5e:4x4"
+        )
+    count = 1
+    for part in match[2].split("x"):
+        count *= int(part)
+    if not 1 <= count <= 4096:
+        raise UserError(f"--topology={text} has {count} devices; from 1 to 4096 can be planned for")
+    return match[1], count
+
+
+def _devices(kind: str, topology: str, count: int) -> list[Any]:
+    import jax
+
+    from pixelis_jax.types import UserError
+
+    if kind == "cpu":
+        if len(jax.devices()) < count:
+            raise UserError(f"--topology={topology}: jax was imported before with {len(jax.devices())} device(s)")
+        return jax.devices()[:count]
+    from jax.experimental import topologies
+
+    try:
+        return list(topologies.get_topology_desc(platform="tpu", topology_name=topology).devices)
+    except Exception as error:  # libtpu missing or an unknown slice: several kinds
+        raise UserError(
+            f"--topology={topology}: {' '.join(str(error).split())[:200]}; install the extra: pip install -e '.[tpu]'"
+        ) from None
+
+
+def _refuse(config: "ConfigDict", unknown: list[str]) -> None:
+    from pixelis_jax.types import UserError
+
+    if unknown:
+        raise UserError(f"argument {unknown[0]!r} is unknown; see --help")
+    if config.job != "rft":
+        raise UserError(f"only configs/rft.py can be planned for, not the job {config.job!r}")
+
+
+def programs(config: "ConfigDict", mesh: "Mesh") -> Iterator[Program]:
+    """The compiled functions of a GRPO step, in the order in which it calls them."""
+    for name, lower in _lowered(config, mesh):
+        yield _compile(name, lower)
+
+
+def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable[[], Any]]]:
+    import jax
+    import jax.numpy as jnp
+
+    from pixelis_jax import assembly, parallel, train_step
+    from pixelis_jax.models import image_processor, policy
+    from pixelis_jax.models import lora as loras
+    from pixelis_jax.models.vlm import VLM
+    from pixelis_jax.rewards import orchestrator
+    from pixelis_jax.rollout.engine import Engine
+    from pixelis_jax.types import ImageBatch
+
+    model_config = _model_config(config.model.name)
+    vision = model_config.need_vision()
+    model = VLM(
+        model_config, dtype=assembly.dtype_of(config), lora_scale=assembly.lora_config(config).scale, remat=True
+    )
+    params = policy.abstract_params(model)
+    params = _placed(params, parallel.param_shardings(mesh, params))
+    adapter = jax.eval_shape(lambda: loras.init(jax.random.key(0), params, assembly.lora_config(config)))
+    adapter = _placed(adapter, jax.tree.map(lambda _: parallel.replicated(mesh), adapter))
+    base, variables = {"params": params}, {"params": params, "lora": adapter}
+    prompts, group = config.rollout.prompts, config.rollout.group_size
+    rows = prompts * group
+
+    overview, crop = assembly.budgets(config)
+    windows = image_processor.window_bucket(crop, vision)
+    shape = (rows, windows, vision.window_patches)
+    crops = ImageBatch(
+        _array((*shape, vision.patch_dim), jnp.uint8), _array((*shape, 2), jnp.int32), _array(shape, bool)
+    )
+    crops = _placed(crops, parallel.batch_shardings(mesh, crops))
+    engine = Engine(model, assembly.rollout_config(config).sampling, end_of_turn=model_config.eos_token_id)
+    yield f"encode {rows} crops", lambda: engine.encode.lower(base, crops)
+
+    prompt = PROMPT_TEXT_TOKENS + overview.max_pixels // vision.factor**2
+    prompt = min(prompt, config.sampling.context_tokens)
+    features, _ = jax.eval_shape(lambda v, i: engine.encode(v, i), base, crops)  # wider with deepstack
+    first_rows = prompts * image_processor.rows_per_image(image_processor.window_bucket(overview, vision), vision)
+    table = _array((first_rows, features.shape[-1]), model.dtype, mesh)
+    tokens = _placed(_tokens(prompts, prompt), parallel.batch_shardings(mesh, _tokens(prompts, prompt)))
+
+    def prefill() -> Any:
+        return engine.prefill.lower(variables, tokens, table, repeat=group)
+
+    yield f"prefill {prompts} x {prompt} tokens", prefill
+    state = jax.eval_shape(lambda v, r, t: engine.prefill(v, r, t, repeat=group), variables, tokens, table)
+    state = _placed(state, parallel.batch_shardings(mesh, state))
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
+    keys, active = (_placed(x, parallel.batch_shardings(mesh, x)) for x in (keys, _array((rows,), bool)))
+    yield f"decode {rows} rows", lambda: engine.generate.lower(variables, state, keys, active)
+
+    rl = assembly.rl_config(config)
+    tx = assembly.make_optimizer(config.optimizer, assembly.make_schedule(config.optimizer, config.total_steps))
+    rewards = jax.eval_shape(lambda: orchestrator.init(jax.random.key(0), rl.rewards))
+    trained = jax.eval_shape(lambda: train_step.init_state({"lora": adapter}, tx, rewards))
+    trained = _placed(trained, jax.tree.map(lambda _: parallel.replicated(mesh), trained))
+    step = train_step.RLStep(model, tx, rl)
+    table = _array((assembly.table_rows(config, vision), features.shape[-1]), model.dtype, mesh)
+    batch = dataclasses.replace(_batch(config, mesh, rows), features=table)
+    weights = assembly.reward_curriculum(config).stages[-1].weights  # all components
+    yield (
+        f"step {rows} x {config.sampling.context_tokens} tokens",
+        lambda: step.train_step.jitted(trained).lower(trained, base, adapter, batch, weights=weights),
+    )
+
+
+def _batch(config: "ConfigDict", mesh: "Mesh", rows: int) -> Any:
+    """The abstract TrajectoryBatch of a step, but for its image features."""
+    import jax
+
+    from pixelis_jax import parallel
+    from pixelis_jax.rollout.collate import trajectory_batch
+
+    sampling = config.sampling
+    no_features: Any = None
+    empty: Any = trajectory_batch(
+        [], no_features, lambda *_: 0.0, length=sampling.context_tokens, calls=sampling.max_turns, pad=0
+    )
+    full = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), empty)
+    return _placed(full, parallel.batch_shardings(mesh, full))
+
+
+def _compile(name: str, lower: Callable[[], Any]) -> Program:
+    begin = time.perf_counter()
+    compiled = lower().compile()
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    cost = cost[0] if isinstance(cost, list) else cost
+    return Program(
+        name,
+        arguments=memory.argument_size_in_bytes,
+        outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        flops=float(cost.get("flops", 0.0)),
+        collectives=Counter(_COLLECTIVE.findall(compiled.as_text())),
+        compile_s=time.perf_counter() - begin,
+    )
+
+
+def _other_mesh(config: "ConfigDict", mesh: "Mesh", program: str, memory: float) -> str:
+    """The nearest mesh of as many devices in which the largest program fits, in words."""
+    from pixelis_jax import parallel
+
+    devices = list(mesh.devices.flat)
+    smallest: tuple[float, str] | None = None
+    for shape in parallel.neighbours(mesh):
+        other = parallel.make_mesh(shape, devices)
+        lower = next(lower for name, lower in _lowered(config, other) if name == program)
+        needed = _compile(program, lower).total / 2**30
+        if needed <= memory * RESERVE:
+            return f"the nearest mesh that fits: {_words(other)}, {needed:.2f} GiB a device"
+        smallest = min(smallest or (needed, _words(other)), (needed, _words(other)))
+    best = f"; {smallest[1]} comes nearest with {smallest[0]:.2f} GiB" if smallest else ""
+    return (
+        f"no mesh of {len(devices)} device(s) fits{best}; take more devices, raise optimizer.micro_batches, or lower"
+        " sampling.context_tokens, rollout.prompts or rollout.group_size"
+    )
+
+
+def _model_config(name: str) -> Any:
+    from pixelis_jax.models import families, policy, shapes
+
+    if name in shapes.SHAPES and not Path(name).is_dir():
+        return shapes.shape(name)
+    return families.from_json(policy.resolve(name) / "config.json")
+
+
+def _array(shape: tuple[int, ...], dtype: Any, mesh: "Mesh | None" = None) -> Any:
+    import jax
+
+    from pixelis_jax import parallel
+
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=None if mesh is None else parallel.replicated(mesh))
+
+
+def _tokens(rows: int, length: int) -> Any:
+    import jax.numpy as jnp
+
+    from pixelis_jax.types import TokenBatch
+
+    numbers, flags = _array((rows, length), jnp.int32), _array((rows, length), bool)
+    return TokenBatch(numbers, flags, flags, _array((rows, 3, length), jnp.int32), numbers)
+
+
+def _placed(tree: Any, shardings: Any) -> Any:
+    import jax
+
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
+
+
+def _words(mesh: "Mesh") -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+
+
+def _line(p: Program) -> str:
+    parts = (f"{name} {size / 2**30:.2f}" for name, size in _sizes(p))
+    moved = ", ".join(f"{count} {kind}" for kind, count in sorted(p.collectives.items())) or "no collectives"
+    return f"  {p.name}: {p.total / 2**30:.2f} GiB ({', '.join(parts)}), {p.flops / 1e12:.2f} TFLOP, {moved}"
+
+
+def _sizes(p: Program) -> tuple[tuple[str, int], ...]:
+    return ("arguments", p.arguments), ("outputs", p.outputs), ("temporaries", p.temporaries)
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,91 @@
+"""Planning for devices that are not there: what is compiled, what it needs, and which mesh would do."""
+
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pixelis_jax import parallel, plan
+from pixelis_jax.parallel import MeshShape
+from pixelis_jax.types import UserError
+
+ROOT = Path(__file__).parents[1]
+SMALL = (
+    "--config=configs/rft.py:smoke",
+    "--config.sampling.context_tokens=128",
+    "--config.sampling.max_turns=2",
+    "--config.optimizer.micro_batches=1",
+)
+
+
+def planned(*arguments: str) -> str:
+    """What the command prints, in a process of its own: it sets up devices before jax starts."""
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pixelis_jax.plan", *SMALL, *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_four_devices_have_a_plan_of_all_functions_and_a_remedy_where_nothing_fits():
+    text = planned("--topology=cpu:4", "--config.mesh.fsdp=2", "--memory_gib=0.001")
+    assert text.startswith("pixelis-tiny on cpu:4, mesh data=2, fsdp=2, tensor=1, 0.001 GiB a device\n")
+    lines = text.splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["encode", "prefill", "decode", "step"]
+    assert "all-reduce" in lines[4]
+    assert lines[5].startswith("does not fit: ") and "no mesh of 4 device(s) fits; " in lines[6]
+    assert "optimizer.micro_batches" in lines[6]
+
+
+def test_neighbours_are_the_other_meshes_nearest_first():
+    found = parallel.neighbours(types.SimpleNamespace(devices=np.empty((4, 1, 1))))
+    assert found[:2] == [MeshShape(2, 1, 2), MeshShape(2, 2, 1)]
+    assert sorted((s.data, s.fsdp, s.tensor) for s in found) == [(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("v9:2x2", "use cpu:N, or one of"),
+        ("cpu", "use cpu:N"),
+        ("cpu:0", "from 1 to 4096"),
+        ("v5e:99x99", "from 1 to 4096"),
+    ],
+)
+def test_a_topology_that_is_none_is_refused(text, words):
+    with pytest.raises(UserError, match=words):
+        plan._topology(text)
+
+
+def test_topologies_are_counted():
+    assert plan._topology("cpu:8") == ("cpu", 8)
+    assert plan._topology("v5p:2x2x2") == ("v5p", 8)
+
+
+def test_collectives_are_counted_by_kind():
+    text = """
+      %all-gather.3 = f32[8]{0} all-gather(f32[4]{0} %p), dimensions={0}
+      %all-reduce-start = f32[8]{0} all-reduce-start(f32[8]{0} %p), to_apply=%add
+      %all-reduce-done = f32[8]{0} all-reduce-done(f32[8]{0} %all-reduce-start)
+      %fusion = f32[8]{0} fusion(f32[8]{0} %all-gather.3), kind=kLoop
+    """
+    assert plan._COLLECTIVE.findall(text) == ["all-gather", "all-reduce"]
+
+
+def test_a_published_shape_needs_no_directory():
+    assert plan._model_config("qwen2_5_vl_72b").text.num_hidden_layers == 80
+    with pytest.raises(UserError, match="no directory of that name"):
+        plan._model_config("qwen9")
+
+
+def test_other_jobs_are_refused_in_one_line():
+    from pixelis_jax.config import load
+
+    with pytest.raises(UserError, match=r"only configs/rft\.py"):
+        plan._refuse(load("configs/sft.py"), [])
+    with pytest.raises(UserError, match=r"argument '--mesh=2' is unknown"):
+        plan._refuse(load("configs/rft.py"), ["--mesh=2"])
