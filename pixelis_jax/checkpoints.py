@@ -13,6 +13,7 @@ import errno
 import hashlib
 import json
 import math
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -243,11 +244,20 @@ class Checkpoints:
         free = shutil.disk_usage(self.directory).free
         if free < needed:
             raise UserError(self._no_room(needed, free))
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit != resource.RLIM_INFINITY and limit < needed:  # met later, Orbax's threads would print tracebacks
+            raise UserError(self._over_limit(needed))
 
     def _no_room(self, needed: int, free: int) -> str:
         return (
             f"{self.directory}: the disk is full: a checkpoint needs {math.ceil(needed / MIB)} MiB and {free // MIB} "
             "MiB are free; free some space, or lower checkpoint.keep, then run the same command again; it resumes"
+        )
+
+    def _over_limit(self, needed: int) -> str:
+        return (
+            f"{self.directory}: a checkpoint needs {math.ceil(needed / MIB)} MiB, but {LIMIT_REACHED}, then run"
+            " the same command again; it resumes"
         )
 
     @contextlib.contextmanager
@@ -258,10 +268,7 @@ class Checkpoints:
         except (OSError, ValueError, RuntimeError) as error:
             number = error.errno if isinstance(error, OSError) else None
             if number == errno.EFBIG or "File too large" in str(error):
-                raise UserError(
-                    f"{self.directory}: a checkpoint needs {math.ceil(needed / MIB)} MiB, but {LIMIT_REACHED}, then run"
-                    " the same command again; it resumes"
-                ) from error
+                raise UserError(self._over_limit(needed)) from error
             if number in FULL_DISK or "No space left" in str(error) or "RESOURCE_EXHAUSTED" in str(error):
                 raise UserError(self._no_room(needed, shutil.disk_usage(self.directory).free)) from error
             raise
