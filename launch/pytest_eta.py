@@ -16,6 +16,7 @@ FILE_S = {
     "tests/test_offline_jobs.py": 140,
     "tests/test_train_step.py": 75,
     "tests/test_parallel.py": 65,
+    "tests/test_plan.py": 50,
     "tests/models/test_qwen3_vl_parity.py": 50,
     "tests/models/test_peft.py": 50,
     "tests/test_predict.py": 45,
