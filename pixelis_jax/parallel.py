@@ -31,10 +31,7 @@ RULES: tuple[tuple[str, PartitionSpec], ...] = (
     (r"lm_head", PartitionSpec("fsdp", "tensor")),
     (r"patch_embed/kernel", PartitionSpec(None, "fsdp")),
     (_OUT + r"/bias", PartitionSpec("tensor")),
-    (
-        r"(q_proj|k_proj|v_proj|qkv|gate_proj|up_proj|merger_mlp_0|linear_fc1)/b$",
-        PartitionSpec(None, "tensor"),
-    ),  # [rank, out]
+    (_OUT + r"/b$", PartitionSpec(None, "tensor")),  # [rank, out]
     (r".*", PartitionSpec()),
 )
 
@@ -88,6 +85,11 @@ def param_shardings(mesh: Mesh, tree: PyTree) -> PyTree:
         return NamedSharding(mesh, _fit(spec, tuple(leaf.shape), mesh))
 
     return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def abstract(tree: PyTree, shardings: PyTree) -> PyTree:
+    """The arrays of `tree` (or what has their shape and dtype) as they would lie under `shardings`."""
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
 
 
 def batch_shardings(mesh: Mesh, tree: PyTree) -> PyTree:

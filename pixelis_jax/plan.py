@@ -164,9 +164,9 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
         model_config, dtype=assembly.dtype_of(config), lora_scale=assembly.lora_config(config).scale, remat=True
     )
     params = policy.abstract_params(model)
-    params = _placed(params, parallel.param_shardings(mesh, params))
+    params = parallel.abstract(params, parallel.param_shardings(mesh, params))
     adapter = jax.eval_shape(lambda: loras.init(jax.random.key(0), params, assembly.lora_config(config)))
-    adapter = _placed(adapter, jax.tree.map(lambda _: parallel.replicated(mesh), adapter))
+    adapter = parallel.abstract(adapter, jax.tree.map(lambda _: parallel.replicated(mesh), adapter))
     base, variables = {"params": params}, {"params": params, "lora": adapter}
     prompts, group = config.rollout.prompts, config.rollout.group_size
     rows = prompts * group
@@ -177,7 +177,7 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
     crops = ImageBatch(
         _array((*shape, vision.patch_dim), jnp.uint8), _array((*shape, 2), jnp.int32), _array(shape, bool)
     )
-    crops = _placed(crops, parallel.batch_shardings(mesh, crops))
+    crops = parallel.abstract(crops, parallel.batch_shardings(mesh, crops))
     engine = Engine(model, assembly.rollout_config(config).sampling, end_of_turn=model_config.eos_token_id)
     yield f"encode {rows} crops", lambda: engine.encode.lower(base, crops)
 
@@ -186,23 +186,23 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
     features, _ = jax.eval_shape(lambda v, i: engine.encode(v, i), base, crops)  # wider with deepstack
     first_rows = prompts * image_processor.rows_per_image(image_processor.window_bucket(overview, vision), vision)
     table = _array((first_rows, features.shape[-1]), model.dtype, mesh)
-    tokens = _placed(_tokens(prompts, prompt), parallel.batch_shardings(mesh, _tokens(prompts, prompt)))
+    tokens = parallel.abstract(_tokens(prompts, prompt), parallel.batch_shardings(mesh, _tokens(prompts, prompt)))
 
     def prefill() -> Any:
         return engine.prefill.lower(variables, tokens, table, repeat=group)
 
     yield f"prefill {prompts} x {prompt} tokens", prefill
     state = jax.eval_shape(lambda v, r, t: engine.prefill(v, r, t, repeat=group), variables, tokens, table)
-    state = _placed(state, parallel.batch_shardings(mesh, state))
+    state = parallel.abstract(state, parallel.batch_shardings(mesh, state))
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
-    keys, active = (_placed(x, parallel.batch_shardings(mesh, x)) for x in (keys, _array((rows,), bool)))
+    keys, active = (parallel.abstract(x, parallel.batch_shardings(mesh, x)) for x in (keys, _array((rows,), bool)))
     yield f"decode {rows} rows", lambda: engine.generate.lower(variables, state, keys, active)
 
     rl = assembly.rl_config(config)
     tx = assembly.make_optimizer(config.optimizer, assembly.make_schedule(config.optimizer, config.total_steps))
     rewards = jax.eval_shape(lambda: orchestrator.init(jax.random.key(0), rl.rewards))
     trained = jax.eval_shape(lambda: train_step.init_state({"lora": adapter}, tx, rewards))
-    trained = _placed(trained, jax.tree.map(lambda _: parallel.replicated(mesh), trained))
+    trained = parallel.abstract(trained, jax.tree.map(lambda _: parallel.replicated(mesh), trained))
     step = train_step.RLStep(model, tx, rl)
     table = _array((assembly.table_rows(config, vision), features.shape[-1]), model.dtype, mesh)
     batch = dataclasses.replace(_batch(config, mesh, rows), features=table)
@@ -226,7 +226,7 @@ def _batch(config: "ConfigDict", mesh: "Mesh", rows: int) -> Any:
         [], no_features, lambda *_: 0.0, length=sampling.context_tokens, calls=sampling.max_turns, pad=0
     )
     full = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), empty)
-    return _placed(full, parallel.batch_shardings(mesh, full))
+    return parallel.abstract(full, parallel.batch_shardings(mesh, full))
 
 
 def _compile(name: str, lower: Callable[[], Any]) -> Program:
@@ -288,12 +288,6 @@ def _tokens(rows: int, length: int) -> Any:
 
     numbers, flags = _array((rows, length), jnp.int32), _array((rows, length), bool)
     return TokenBatch(numbers, flags, flags, _array((rows, 3, length), jnp.int32), numbers)
-
-
-def _placed(tree: Any, shardings: Any) -> Any:
-    import jax
-
-    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
 
 
 def _words(mesh: "Mesh") -> str:

@@ -48,8 +48,7 @@ def loaded(model, params):
     with tempfile.TemporaryDirectory() as folder:
         weights.save(Path(folder), params, config=model.config)
         shardings = parallel.param_shardings(mesh, params)
-        wanted = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), params, shardings)
-        read = weights.load(Path(folder), model.config, abstract=wanted)
+        read = weights.load(Path(folder), model.config, abstract=parallel.abstract(params, shardings))
     return {
         "same": all(jax.tree.leaves(jax.tree.map(np.array_equal, read, params))),
         "placed": all(jax.tree.leaves(jax.tree.map(lambda x, s: x.sharding == s, read, shardings))),

@@ -76,8 +76,7 @@ def load(
     mesh = mesh or parallel.make_mesh(parallel.MeshShape())
     model = VLM(config, dtype=dtype, lora_scale=lora_scale, remat=config.text.num_hidden_layers > 8)
     abstract = abstract_params(model)
-    shardings = parallel.param_shardings(mesh, abstract)
-    placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+    placed = parallel.abstract(abstract, parallel.param_shardings(mesh, abstract))
     begin = time.perf_counter()
     with ThreadPoolExecutor(1) as pool:
         digest = pool.submit(content_hash, directory)  # beside the reading, of which it needs the same bytes

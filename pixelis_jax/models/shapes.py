@@ -1,7 +1,7 @@
 """Shapes of published models, for planning and measuring without their weights.
 
-A checkpoint on disk is always read by its own `config.json`; these are the same numbers (a test compares them with the
-configuration classes of `transformers` where those have a default).
+A checkpoint on disk is always read by its own `config.json`; these are the same numbers. A test holds every key and
+shape against `transformers`, and the number of parameters against the model cards.
 """
 
 from pixelis_jax.models.config import ModelConfig, TextConfig, VisionConfig

@@ -7,7 +7,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from pixelis_jax.models import families, image_processor
-from pixelis_jax.models.config import ModelConfig, TextConfig, VisionConfig
+from pixelis_jax.models.config import ModelConfig, TextConfig, VisionBase, VisionConfig
 from pixelis_jax.models.rows import Row, pad_rows
 from pixelis_jax.types import ImageBatch, TokenBatch
 
@@ -42,17 +42,19 @@ def small_config() -> ModelConfig:
     return ModelConfig(vision, text, IMAGE, 93, START, END, PAD, 1)
 
 
-def images() -> list[np.ndarray]:
+def images(sizes: tuple[tuple[int, int], ...] = SIZES) -> list[np.ndarray]:
     generator = np.random.default_rng(7)
-    return [generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in SIZES]
+    return [generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
 
 
-def token_rows(case: str) -> tuple[list[Row], ImageBatch]:
-    """Rows of a case and the image batch whose feature table they index."""
-    vision = small_config().vision
+def windows(vision: VisionBase, sizes: tuple[tuple[int, int], ...] = SIZES) -> int:
+    return max(image_processor.windows_of(size, vision) for size in sizes)
+
+
+def image_rows(case: str, vision: VisionBase, sizes: tuple[tuple[int, int], ...] = SIZES) -> list[Row]:
+    """Rows of a case; their images, of `sizes`, stand in one table."""
     generator = np.random.default_rng(11)
-    windows = max(image_processor.windows_of(size, vision) for size in SIZES)
-    step = image_processor.rows_per_image(windows, vision)
+    step = image_processor.rows_per_image(windows(vision, sizes), vision)
     rows = []
     for parts in CASES[case]:
         row = Row()
@@ -60,16 +62,22 @@ def token_rows(case: str) -> tuple[list[Row], ImageBatch]:
             if i % 2 == 0:
                 row.append_text(generator.integers(2, 80, part).tolist())
                 continue
-            height, width = SIZES[part]
+            height, width = sizes[part]
             row.append_text([START])
             row.append_image(
-                (height // 28, width // 28),
-                part * step + image_processor.token_rows(SIZES[part], vision),
+                (height // vision.factor, width // vision.factor),
+                part * step + image_processor.token_rows(sizes[part], vision),
                 placeholder=IMAGE,
             )
             row.append_text([END])
         rows.append(row)
-    return rows, image_processor.pack(images(), vision, windows=windows)
+    return rows
+
+
+def token_rows(case: str) -> tuple[list[Row], ImageBatch]:
+    """Rows of a case and the image batch whose feature table they index."""
+    vision = small_config().need_vision()
+    return image_rows(case, vision), image_processor.pack(images(), vision, windows=windows(vision))
 
 
 def token_batch(case: str) -> tuple[TokenBatch, ImageBatch]:

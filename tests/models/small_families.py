@@ -7,6 +7,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import reference
+from reference import CASES, END, IMAGE, START
 
 from pixelis_jax import parallel
 from pixelis_jax.models import families, image_processor, weights
@@ -59,12 +61,7 @@ def text_rows() -> list[Row]:
 
 
 def padded(rows: list[Row], side: str, length: int = PADDED) -> TokenBatch:
-    batch = pad_rows(rows, length=length, pad=0)
-    if side == "left":
-        for i, row in enumerate(rows):
-            for leaf in (batch.tokens, batch.valid, batch.policy, batch.positions, batch.image_index):
-                leaf[i] = np.roll(leaf[i], length - len(row), axis=-1)
-    return batch
+    return reference.left_padded(rows, length) if side == "left" else pad_rows(rows, length=length, pad=reference.PAD)
 
 
 def load(directory: Path, dtype=jnp.float32) -> tuple[VLM, dict]:
@@ -127,16 +124,9 @@ class Ours:
 
 
 # Vision-language families ---------------------------------------------------------------------------------------------
-IMAGE, VIDEO, START, END = 90, 93, 91, 92
+VIDEO = 93
 # Sizes (height, width) in pixels: a square, more columns than rows, a single row of merged tokens.
 SIZES = ((96, 96), (64, 160), (32, 224))
-# A row is text lengths with images (indices of SIZES) between them.
-CASES = {
-    "one_image": ((5, 0, 7),),
-    "two_images": ((3, 0, 4, 1, 6),),
-    "no_image": ((9,),),
-    "mixed_batch": ((4, 1, 5), (11,), (2, 2, 3, 0, 4)),
-}
 
 
 def _qwen3_vl(**changes) -> ModelConfig:
@@ -157,39 +147,16 @@ VISION_LANGUAGE: dict[str, ModelConfig] = {
 
 
 def images() -> list[np.ndarray]:
-    generator = np.random.default_rng(7)
-    return [generator.integers(0, 256, (*size, 3), dtype=np.uint8) for size in SIZES]
+    return reference.images(SIZES)
 
 
 def image_batch(vision: VisionBase) -> ImageBatch:
-    return image_processor.pack(images(), vision, windows=windows(vision))
-
-
-def windows(vision: VisionBase) -> int:
-    return max(image_processor.windows_of(size, vision) for size in SIZES)
+    return image_processor.pack(images(), vision, windows=reference.windows(vision, SIZES))
 
 
 def image_rows(case: str, vision: VisionBase) -> list[Row]:
     """Rows of a case; their images stand in the table of `image_batch`."""
-    generator = np.random.default_rng(11)
-    step = image_processor.rows_per_image(windows(vision), vision)
-    rows = []
-    for parts in CASES[case]:
-        row = Row()
-        for i, part in enumerate(parts):
-            if i % 2 == 0:
-                row.append_text(generator.integers(2, 80, part).tolist())
-                continue
-            height, width = SIZES[part]
-            row.append_text([START])
-            row.append_image(
-                (height // vision.factor, width // vision.factor),
-                part * step + image_processor.token_rows(SIZES[part], vision),
-                placeholder=IMAGE,
-            )
-            row.append_text([END])
-        rows.append(row)
-    return rows
+    return reference.image_rows(case, vision, SIZES)
 
 
 def order(case: str) -> list[int]:
