@@ -43,6 +43,7 @@ class Work:
     new_tokens: int
     image_px: int
     kernels: int = 0
+    pack: bool = True
 
 
 def profile(work: Work, call: Any, hlo: Any) -> None:
@@ -108,7 +109,8 @@ def decode(model: VLM, variables: Any, work: Work, bandwidth: float) -> None:
     rows, config = work.decode_rows, model.config
     row = prompt(config, work)
     context = -(-(len(row) + work.new_tokens + 1) // 64) * 64
-    engine = Engine(model, SamplingConfig(max_new_tokens=work.new_tokens, context_tokens=context), end_of_turn=NEVER)
+    sampling = SamplingConfig(max_new_tokens=work.new_tokens, context_tokens=context)
+    engine = Engine(model, sampling, end_of_turn=NEVER, pack=work.pack)
     table = jnp.zeros((len(row), config.text.hidden_size), model.dtype)
     batch = jax.device_put(pad_rows([row] * rows, length=len(row), pad=config.pad_token_id))
     prefill_s, prefill_first = median_s(lambda: engine.prefill(variables, batch, table, repeat=1), repeats=3)
@@ -133,7 +135,10 @@ def decode(model: VLM, variables: Any, work: Work, bandwidth: float) -> None:
         f"decode: B={rows}, {per_step * 1e3:.2f} ms a step, {rows / per_step:.0f} tok/s, floor {floor * 1e3:.2f} ms"
         f" -> {floor / per_step:.0%} (first call {first:.0f} s)"
     )
-    profile(work, run, lambda: engine.generate.lower(variables, state, keys, active).compile().as_text())
+    compiled = engine.generate.lower(variables, state, keys, active).compile()
+    memory: Any = compiled.memory_analysis()
+    print(f"  beside its arguments it holds {memory.temp_size_in_bytes / 2**30:.2f} GiB")
+    profile(work, run, compiled.as_text)
     print(f"prefill: {rows} x {len(row)} tokens in {prefill_s * 1e3:.0f} ms (first call {prefill_first:.0f} s)")
 
 
@@ -189,6 +194,7 @@ def main() -> None:
     parser.add_argument("--new_tokens", type=int, default=256)
     parser.add_argument("--image_px", type=int, default=448)
     parser.add_argument("--adapter", default=True, action=argparse.BooleanOptionalAction, help="decode with LoRA")
+    parser.add_argument("--pack", default=True, action=argparse.BooleanOptionalAction, help="decode with it packed")
     parser.add_argument("--kernels", type=int, default=0, help="also print so many kernels of decoding and of the step")
     args = parser.parse_args()
     if args.shape == "pixelis-tiny":
@@ -197,7 +203,7 @@ def main() -> None:
         config = from_json(policy.resolve(args.shape) / "config.json")
     else:
         config = shapes.shape(args.shape)
-    work = Work(args.decode_rows, args.train_rows, args.new_tokens, args.image_px, args.kernels)
+    work = Work(args.decode_rows, args.train_rows, args.new_tokens, args.image_px, args.kernels, args.pack)
     measure(args.shape, config, work, args.parts.split(","), adapted=args.adapter)
 
 

@@ -68,7 +68,7 @@ class Evaluator:
     def engine(self, sampling: SamplingConfig) -> Engine:
         """The compiled engine for a sampling configuration, made once."""
         if sampling not in self._engines:
-            self._engines[sampling] = Engine(self.policy.model, sampling, end_of_turn=self.policy.processor.im_end)
+            self._engines[sampling] = Engine.of(self.policy, sampling)
         return self._engines[sampling]
 
     def __call__(self, mode: str, *, lora: PyTree | None, progress: Callable[[int], None] | None = None) -> EvalResult:

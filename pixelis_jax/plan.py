@@ -178,7 +178,9 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
         _array((*shape, vision.patch_dim), jnp.uint8), _array((*shape, 2), jnp.int32), _array(shape, bool)
     )
     crops = parallel.abstract(crops, parallel.batch_shardings(mesh, crops))
-    engine = Engine(model, assembly.rollout_config(config).sampling, end_of_turn=model_config.eos_token_id)
+    sampling = assembly.rollout_config(config).sampling
+    pack = mesh.shape["tensor"] == 1
+    engine = Engine(model, sampling, end_of_turn=model_config.eos_token_id, pack=pack)
     yield f"encode {rows} crops", lambda: engine.encode.lower(base, crops)
 
     prompt = PROMPT_TEXT_TOKENS + overview.max_pixels // vision.factor**2

@@ -11,7 +11,7 @@ from flax import struct
 from jax import Array
 
 from pixelis_jax.models.config import TextConfig
-from pixelis_jax.models.layers import Dense, GatedMLP, RMSNorm, attend, rotate
+from pixelis_jax.models.layers import Dense, GatedMLP, RMSNorm, attend, project, rotate
 
 
 @struct.dataclass
@@ -94,16 +94,16 @@ class Attention(nn.Module):
         cfg = self.config
         b, t, _ = x.shape
 
-        def project(heads: int, name: str) -> Array:
-            dense = Dense(heads * cfg.head_dim, cfg.attention_bias, self.lora_scale, self.dtype, name=name)
-            return dense(x).reshape(b, t, heads, -1)
+        def dense(heads: int, name: str) -> Dense:
+            return Dense(heads * cfg.head_dim, cfg.attention_bias, self.lora_scale, self.dtype, name=name)
 
-        query, key = project(cfg.num_attention_heads, "q_proj"), project(cfg.num_key_value_heads, "k_proj")
+        kv_heads = cfg.num_key_value_heads
+        layers = [dense(cfg.num_attention_heads, "q_proj"), dense(kv_heads, "k_proj"), dense(kv_heads, "v_proj")]
+        query, key, value = (y.reshape(b, t, -1, cfg.head_dim) for y in project(self, layers, x))
         if cfg.qk_norm:
             query = RMSNorm(cfg.rms_norm_eps, self.dtype, name="q_norm")(query)
             key = RMSNorm(cfg.rms_norm_eps, self.dtype, name="k_norm")(key)
         query, key = rotate(query, *rope), rotate(key, *rope)
-        value = project(cfg.num_key_value_heads, "v_proj")
         key_slots = slots
         if cache is not None:
             rows = jnp.arange(b)[:, None]
@@ -119,7 +119,8 @@ class Attention(nn.Module):
         else:
             out = attend(query, key, value, mask=key_slots[:, None, :] <= slots[:, :, None])
         out = out.reshape(b, t, -1)
-        return Dense(cfg.hidden_size, cfg.output_bias, self.lora_scale, self.dtype, name="o_proj")(out), cache
+        output = Dense(cfg.hidden_size, cfg.output_bias, self.lora_scale, self.dtype, name="o_proj")
+        return project(self, [output], out)[0], cache
 
 
 class Block(nn.Module):

@@ -1,13 +1,16 @@
 """Layers shared by the vision tower and the decoder."""
 
 import contextlib
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 LORA = "lora"  # the variable collection that holds adapters
+PACKED = "packed"  # what `models.packing` makes of weights and adapters for decoding
 
 
 class Dense(nn.Module):
@@ -34,6 +37,36 @@ class Dense(nn.Module):
             b: Array = self.get_variable(LORA, "b")
             y = y + ((x @ a.astype(self.dtype)) @ b.astype(self.dtype)) * self.lora_scale
         return y.reshape(*leading, self.features)
+
+
+def project(module: nn.Module, layers: Sequence[Dense], x: Array) -> list[Array]:
+    """What each of `layers`, children of `module`, gives for `x` f[..., in].
+
+    While decoding, the `packed` collection may hold them as one under the first one's name (`models.packing`).
+    """
+    first = layers[0]
+    if not module.has_variable(PACKED, str(first.name)):
+        return [layer(x) for layer in layers]
+    packed: dict[str, Array] = module.get_variable(PACKED, str(first.name))
+    sizes = np.cumsum([layer.features for layer in layers])
+    leading, flat = x.shape[:-1], x.astype(first.dtype).reshape(-1, x.shape[-1])
+    if "kernel" in packed:
+        *outputs, low = jnp.split(flat @ packed["kernel"], sizes, axis=-1)
+    else:
+        outputs = [layer(flat) for layer in layers]
+        low = _in_chunks(flat, packed["a"])
+    if "bias" in packed:
+        outputs = [y + b for y, b in zip(outputs, jnp.split(packed["bias"], sizes[:-1]), strict=True)]
+    if "b" in packed:
+        added = jnp.split((low @ packed["b"]) * first.lora_scale, sizes[:-1], axis=-1)
+        outputs = [y + more for y, more in zip(outputs, added, strict=True)]
+    return [y.reshape(*leading, -1) for y in outputs]
+
+
+def _in_chunks(x: Array, a: Array) -> Array:
+    """`x a` f[B, rank] for a of f[chunks, in / chunks, rank]: a narrow product keeps a GPU busy only in parts."""
+    parts = jnp.einsum("bck,ckr->cbr", x.reshape(x.shape[0], *a.shape[:2]), a, preferred_element_type=jnp.float32)
+    return jnp.sum(parts, axis=0).astype(x.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -63,8 +96,9 @@ class GatedMLP(nn.Module):
         def dense(features: int, name: str) -> Dense:
             return Dense(features, self.use_bias, self.lora_scale, self.dtype, name=name)
 
-        hidden = nn.silu(dense(self.intermediate_size, "gate_proj")(x)) * dense(self.intermediate_size, "up_proj")(x)
-        return dense(x.shape[-1], "down_proj")(hidden)
+        layers = [dense(self.intermediate_size, name) for name in ("gate_proj", "up_proj")]
+        gate, up = project(self, layers, x)
+        return project(self, [dense(x.shape[-1], "down_proj")], nn.silu(gate) * up)[0]
 
 
 def matmul_precision(dtype: jnp.dtype) -> contextlib.AbstractContextManager[object]:

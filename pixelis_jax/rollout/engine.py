@@ -13,8 +13,10 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
+from pixelis_jax.models import packing
 from pixelis_jax.models.decoder import Cache, empty_cache
 from pixelis_jax.models.head import log_softmax
+from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.vlm import VLM, row_slots
 from pixelis_jax.types import ImageBatch, TokenBatch
 
@@ -55,16 +57,26 @@ class Generated:
 
 
 class Engine:
-    """Jitted rollout functions of a model and its sampling. `variables` is {"params": ..., "lora": ... or absent}."""
+    """Jitted rollout functions of a model and its sampling. `variables` is {"params": ..., "lora": ... or absent}.
 
-    def __init__(self, model: VLM, config: SamplingConfig, *, end_of_turn: int) -> None:
+    `pack` decodes with packed weights (`models.packing`), which is slow where features are split over a mesh axis.
+    """
+
+    def __init__(self, model: VLM, config: SamplingConfig, *, end_of_turn: int, pack: bool = True) -> None:
         self.model = model
         self.config = config
         self.end_of_turn = end_of_turn
+        self.pack = pack
         self.encode = jax.jit(self._encode)
         self.prefill = jax.jit(self._prefill, static_argnames="repeat")
         self.extend = jax.jit(self._extend, donate_argnames="state")
         self.generate = jax.jit(self._generate, donate_argnames="state")
+
+    @classmethod
+    def of(cls, policy: Policy, config: SamplingConfig) -> "Engine":
+        """The engine of a policy on its mesh."""
+        pack = policy.mesh.shape["tensor"] == 1
+        return cls(policy.model, config, end_of_turn=policy.processor.im_end, pack=pack)
 
     def _encode(self, variables: PyTree, images: ImageBatch) -> tuple[Array, Array]:
         """(flat feature table f[M * U, D], mean feature of each image f32[M, D], without its deepstack levels)."""
@@ -120,6 +132,8 @@ class Engine:
         no_image = jnp.zeros((1, self.model.config.text.hidden_size), self.model.dtype)
         # Adapters are f32: cast here once, not at every token.
         variables = jax.tree.map(lambda x: x.astype(self.model.dtype), variables)
+        if self.pack:
+            variables = packing.pack(variables, self.model.dtype)
         step = functools.partial(self._decode_step, variables, keys=keys, no_image=no_image)
 
         def more(carry: tuple[Array, Array, Generated, DecodeState]) -> Array:

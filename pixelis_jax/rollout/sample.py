@@ -75,7 +75,7 @@ class Sampler:
         self.config = config
         self.tools = tools
         self.schemas = schemas(tools)
-        self.engine = engine or Engine(policy.model, config.sampling, end_of_turn=policy.processor.im_end)
+        self.engine = engine or Engine.of(policy, config.sampling)
         self.embedder = StateEmbedder(policy.model.config.text.hidden_size)
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tools")
 
