@@ -109,9 +109,24 @@ class VLM(nn.Module):
         return self.forward_logits(rows, no_image if images is None else self.encode_images(images))
 
 
+@jax.custom_vjp
 def _to_logits(hidden: Array, head: Array) -> Array:
+    """f32[..., V], not rounded to the 16 bits of `hidden` on the way; gradients are products of its own type."""
     with matmul_precision(hidden.dtype):
-        return (hidden @ head).astype(jnp.float32)
+        return jnp.matmul(hidden, head, preferred_element_type=jnp.float32)
+
+
+def _logits_forward(hidden: Array, head: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _to_logits(hidden, head), (hidden, head)
+
+
+def _logits_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    with matmul_precision(saved[0].dtype):
+        _, pull = jax.vjp(jnp.matmul, *saved)
+        return pull(gradient.astype(saved[0].dtype))
+
+
+_to_logits.defvjp(_logits_forward, _logits_backward)
 
 
 def row_slots(valid: Array) -> Array:

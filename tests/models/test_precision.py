@@ -65,3 +65,32 @@ def test_products_of_an_fp32_model_are_fp32(trace):
 
 def test_a_bf16_model_keeps_the_default(trace):
     assert HIGHEST not in set(products(trace(jnp.bfloat16).jaxpr))
+
+
+def test_logits_of_a_bf16_model_are_not_rounded_to_it():
+    """1 + 1/256 needs nine bits behind the leading one; bf16 has seven."""
+    hidden, head = jnp.ones((1, 2), jnp.bfloat16), jnp.array([[1.0], [1 / 256]], jnp.bfloat16)
+    assert vlm._to_logits(hidden, head).item() == 1 + 1 / 256
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_gradients_of_logits_are_products_of_the_models_type(dtype):
+    """A product of an fp32 gradient with a 16-bit head would run many times slower; in fp32 nothing changes."""
+    hidden, head = (jax.random.normal(jax.random.key(i), shape, dtype) for i, shape in enumerate([(2, 3), (3, 5)]))
+
+    def loss(hidden, head):
+        return (vlm._to_logits(hidden, head) ** 2).sum()
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss, (0, 1)))(hidden, head)
+    types = [v.aval.dtype for e in jaxpr.jaxpr.eqns if e.primitive.name == "dot_general" for v in e.invars]
+    assert len(types) >= 4 and set(types) == {jnp.dtype(dtype)}
+    found = jax.grad(loss, (0, 1))(hidden, head)
+    wide = [x.astype(jnp.float32) for x in (hidden, head)]
+    slope = 2 * (wide[0] @ wide[1])
+    for got, wanted in zip(found, (slope @ wide[1].T, wide[0].T @ slope), strict=True):
+        np.testing.assert_allclose(
+            got.astype(jnp.float32),
+            wanted,
+            rtol=2e-2 if dtype == jnp.bfloat16 else 1e-5,
+            atol=0.05 if dtype == jnp.bfloat16 else 1e-5,
+        )
