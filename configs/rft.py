@@ -19,6 +19,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.rollout = ml_collections.ConfigDict()
     config.rollout.prompts = 8  # prompts a step
     config.rollout.group_size = 8  # samples a prompt
+    config.rollout.length_buckets = 1  # rows are padded to the next of so many parts of context_tokens; each compiles
     config.rollout.kinds = ("digit", "text")  # question kinds, drawn evenly
 
     config.rewards = ml_collections.ConfigDict()
@@ -79,6 +80,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     elif variant in common.LARGE:
         common.large(config, variant)
         config.init_from = ""
+        config.rollout.length_buckets = 4
         config.optimizer.learning_rate = 2e-5
         config.optimizer.micro_batches = 4
         config.total_steps = 500

@@ -72,6 +72,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "reading.learning_rate": (0, 10),
     "rollout.prompts": SIZE,
     "rollout.group_size": SIZE,
+    "rollout.length_buckets": (1, 64),
     "algorithm.e_low": SHARE,
     "algorithm.e_high": (0, 100),
     "algorithm.kl_beta": AMOUNT,

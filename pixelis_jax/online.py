@@ -19,7 +19,7 @@ from pixelis_jax.metrics import trajectories, windows
 from pixelis_jax.models.rows import bucket
 from pixelis_jax.rewards import orchestrator
 from pixelis_jax.rollout import Rollout, Sampler
-from pixelis_jax.rollout.collate import trajectory_batch
+from pixelis_jax.rollout.collate import padded_length, trajectory_batch
 from pixelis_jax.runtime import Host, Run
 from pixelis_jax.tools import TOOLS
 from pixelis_jax.train_step import RLStep, RowNumbers, TrainState
@@ -95,11 +95,12 @@ class Online:
     def verify(self, rollout: Rollout) -> TrajectoryBatch:
         """Strings end here: answers are checked, calls become ids, rows go to the device."""
         sampling = self.config.sampling
+        longest = max(len(t.tokens) for t in rollout.trajectories)
         batch = trajectory_batch(
             rollout.trajectories,
             rollout.features,
             success_of,
-            length=sampling.context_tokens,
+            length=padded_length(longest, limit=sampling.context_tokens, buckets=self.config.rollout.length_buckets),
             calls=sampling.max_turns,
             pad=self.policy.processor.pad,
         )

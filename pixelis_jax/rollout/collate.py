@@ -42,6 +42,14 @@ def trajectory_batch(
     )
 
 
+def padded_length(longest: int, *, limit: int, buckets: int) -> int:
+    """Length that rows of at most `longest` tokens are padded to: `limit`, or a smaller of `buckets` equal parts of it.
+
+    Each length in use is compiled once.
+    """
+    return next(size for part in range(1, buckets + 1) if (size := -(-limit * part // buckets)) >= longest)
+
+
 def reward_inputs(trajectories: Sequence[Trajectory], verify: Verifier, *, calls: int) -> RewardInputs:
     """What rewards see (numpy). Calls beyond `calls` cannot occur: the turn limit bounds them."""
     groups: dict[str, int] = {}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pixelis_jax.rewards import calls
-from pixelis_jax.rollout.collate import reward_inputs, trajectory_batch
+from pixelis_jax.rollout.collate import padded_length, reward_inputs, trajectory_batch
 from pixelis_jax.tools import execute
 from pixelis_jax.tools.base import Session
 from pixelis_jax.types import OP_ID, STATE_DIM, Observation, Task, ToolCall, Trajectory, Turn
@@ -156,3 +156,11 @@ def test_rows_are_padded_and_never_cut():
     assert batch.logp_sampler[0].tolist() == [0, 0, 0, -0.5, 0, 0, 0, 0]
     with pytest.raises(ValueError):
         trajectory_batch(rows, "features", verify, length=5, calls=2, pad=99)
+
+
+@pytest.mark.parametrize(
+    ("longest", "buckets", "length"),
+    [(1, 1, 152), (152, 1, 152), (38, 4, 38), (39, 4, 76), (115, 4, 152), (51, 3, 51), (52, 3, 102), (3, 64, 3)],
+)
+def test_rows_are_padded_to_the_next_part_of_the_limit(longest, buckets, length):
+    assert padded_length(longest, limit=152, buckets=buckets) == length
