@@ -16,6 +16,7 @@ def base(job: str) -> ml_collections.ConfigDict:
     config.model = ml_collections.ConfigDict()
     config.model.name = "pixelis-tiny"  # bundled model, or a Hugging Face style directory
     config.model.dtype = "float32"  # float32 | bfloat16
+    config.model.quantize = ""  # int8 | nf4: the decoder's frozen weights in fewer bits; "": as they are
 
     config.image = image()
 

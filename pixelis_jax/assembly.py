@@ -79,6 +79,7 @@ def load_policy(config: ConfigDict) -> Policy:
         config.model.name,
         mesh=mesh_of(config),
         dtype=dtype_of(config),
+        quantize=config.model.quantize,
         lora_scale=lora_config(config).scale,
         overview=overview,
         crop=crop,
@@ -142,7 +143,7 @@ def _refuse_vision(config: ConfigDict, adapter: PyTree) -> None:
 
 def size_of(adapter: PyTree, policy: Policy) -> str:
     """How much of a model an adapter trains, in words."""
-    layers, base = len(loras.layers(adapter)), loras.count(policy.params)
+    layers, base = len(loras.layers(adapter)), loras.count(policies.abstract_params(policy.model))
     return f"training {loras.count(adapter):,} adapter parameters in {layers} layers, beside {base:,} frozen ones"
 
 

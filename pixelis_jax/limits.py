@@ -11,6 +11,7 @@ from pixelis_jax.algorithms.advantages import Scale
 from pixelis_jax.config import flatten
 from pixelis_jax.data.pixelsearch.questions import KINDS
 from pixelis_jax.evaluation import MODES
+from pixelis_jax.models import quantized
 from pixelis_jax.types import UserError
 
 INT32 = 2**31 - 1
@@ -92,7 +93,10 @@ NAMES: dict[str, Collection[str]] = {
     "eval.modes": tuple(MODES),
 }
 # Fields that take one name of a few; others of the kind are checked by the part that reads them.
-CHOICES: dict[str, tuple[str, ...]] = {"algorithm.advantage_scale": get_args(Scale)}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "algorithm.advantage_scale": get_args(Scale),
+    "model.quantize": ("", *quantized.KINDS),
+}
 # Axes of one array: the product is its size, which XLA counts in int32 here and there.
 ARRAYS = (
     ("rollout.prompts", "rollout.group_size", "sampling.context_tokens"),
@@ -120,7 +124,7 @@ def check(config: ConfigDict) -> None:
         _check_names(name, fields.get(name), known)
     for name, known in CHOICES.items():
         if fields.get(name, known[0]) not in known:
-            raise UserError(f"{name} is {fields[name]!r}; use one of {', '.join(known)}")
+            raise UserError(f"{name} is {fields[name]!r}; use one of {', '.join(k or repr(k) for k in known)}")
     _check_pairs(fields)
     _check_job(job, fields)
 

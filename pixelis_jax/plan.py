@@ -151,7 +151,7 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
     import jax.numpy as jnp
 
     from pixelis_jax import assembly, parallel, train_step
-    from pixelis_jax.models import image_processor, policy
+    from pixelis_jax.models import image_processor, policy, quantized
     from pixelis_jax.models import lora as loras
     from pixelis_jax.models.vlm import VLM
     from pixelis_jax.rewards import orchestrator
@@ -164,6 +164,8 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
         model_config, dtype=assembly.dtype_of(config), lora_scale=assembly.lora_config(config).scale, remat=True
     )
     params = policy.abstract_params(model)
+    if config.model.quantize:
+        params = jax.eval_shape(lambda p: quantized.quantize(p, config.model.quantize), params)
     params = parallel.abstract(params, parallel.param_shardings(mesh, params))
     adapter = jax.eval_shape(lambda: loras.init(jax.random.key(0), params, assembly.lora_config(config)))
     adapter = parallel.abstract(adapter, jax.tree.map(lambda _: parallel.replicated(mesh), adapter))

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -9,14 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pixelis_jax.models import quantized
+
 LORA = "lora"  # the variable collection that holds adapters
 PACKED = "packed"  # what `models.packing` makes of weights and adapters for decoding
 
 
 class Dense(nn.Module):
-    """`x W (+ b) (+ scale (x A) B)`. The adapter applies where the `lora` collection has this layer's `a` and `b`.
+    """`x W (+ b) (+ scale (x A) B)`, W perhaps quantized.
 
-    `a` is f[in, rank] and `b` f[rank, features]; the collection is made by `models.lora.init`, never by linen's init.
+    The adapter applies where the `lora` collection has this layer's `a` f[in, rank] and `b` f[rank, features]; the
+    collection is made by `models.lora.init`, never by linen's init.
     """
 
     features: int
@@ -26,10 +30,10 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], self.features), self.dtype)
+        kernel: Any = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], self.features), self.dtype)
         # Two axes only: contracting [B, T] against a skinny adapter is several times slower in XLA's CPU backward pass.
         leading, x = x.shape[:-1], x.astype(self.dtype).reshape(-1, x.shape[-1])
-        y = x @ kernel.astype(self.dtype)
+        y = quantized.product(x, kernel, self.dtype)
         if self.use_bias:
             y = y + self.param("bias", nn.initializers.zeros_init(), (self.features,), self.dtype).astype(self.dtype)
         if self.has_variable(LORA, "a"):

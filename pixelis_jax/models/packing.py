@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import traverse_util
 from jax import Array
 
+from pixelis_jax.models import quantized
 from pixelis_jax.models.layers import LORA, PACKED
 
 PyTree = Any
@@ -37,7 +38,7 @@ def pack(variables: PyTree, dtype: jnp.dtype) -> PyTree:
             layers = [(*module, name) for name in names]
             adapted = sum((*layer, "a") in adapter for layer in layers)
             if adapted == len(layers) or (copied and adapted == 0):
-                made = _pack_group(params, adapter, layers, copied=copied)
+                made = _pack_group(params, adapter, layers, dtype, copied=copied)
                 packed |= {(*layers[0], name): leaf.astype(dtype) for name, leaf in made.items()}
                 adapter = {path: leaf for path, leaf in adapter.items() if path[:-1] not in layers}
     return variables | {LORA: traverse_util.unflatten_dict(adapter), PACKED: traverse_util.unflatten_dict(packed)}
@@ -47,6 +48,7 @@ def _pack_group(
     params: dict[tuple[str, ...], Array],
     adapter: dict[tuple[str, ...], Array],
     layers: list[tuple[str, ...]],
+    dtype: jnp.dtype,
     *,
     copied: bool,
 ) -> dict[str, Array]:
@@ -58,7 +60,8 @@ def _pack_group(
     if first:
         made["b"] = jax.scipy.linalg.block_diag(*all_of(adapter, "b"))
     if copied:
-        made["kernel"] = jnp.concatenate([*all_of(params, "kernel"), *first], axis=1)
+        kernels = [quantized.dequantize(kernel, dtype) for kernel in all_of(params, "kernel")]
+        made["kernel"] = jnp.concatenate([*kernels, *(a.astype(dtype) for a in first)], axis=1)
         if biases := all_of(params, "bias"):
             made["bias"] = jnp.concatenate(biases)
     else:

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from pixelis_jax import parallel
-from pixelis_jax.models import families, weights
+from pixelis_jax.models import families, quantized, weights
 from pixelis_jax.models import processor as processors
 from pixelis_jax.models.config import ModelConfig
 from pixelis_jax.models.image_processor import PixelBudget
@@ -63,6 +63,7 @@ def load(
     *,
     mesh: Mesh | None = None,
     dtype: Any = jnp.float32,
+    quantize: str = "",
     lora_scale: float = 1.0,
     overview: PixelBudget | None = None,
     crop: PixelBudget | None = None,
@@ -70,6 +71,7 @@ def load(
     """Load a bundled model or a Hugging Face directory onto the mesh (default: all devices on the data axis).
 
     `overview` and `crop` bound the pixels of task images and of tool images; None takes the directory's own bounds.
+    `quantize` (one of `quantized.KINDS`) keeps the decoder's kernels in fewer bits.
     """
     directory = resolve(name)
     config = families.from_json(directory / "config.json")
@@ -80,7 +82,12 @@ def load(
     begin = time.perf_counter()
     with ThreadPoolExecutor(1) as pool:
         digest = pool.submit(content_hash, directory)  # beside the reading, of which it needs the same bytes
-        params = weights.load(directory, config, abstract=placed)
+        if quantize:
+            layout = functools.partial(parallel.param_shardings, mesh)
+            finish = quantized.leaf_quantizer(quantize, layout)
+            params = weights.load(directory, config, abstract=placed, finish=finish)
+        else:
+            params = weights.load(directory, config, abstract=placed)
     size = sum(x.nbytes for x in jax.tree.leaves(params)) / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     loaded = f"{size:.2f} GiB of weights read in {time.perf_counter() - begin:.0f} s, host peak {peak:.1f} GiB"

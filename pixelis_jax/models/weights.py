@@ -9,7 +9,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +94,18 @@ def prefixed(key: str) -> str:
     return "model." + key if key.startswith("visual.") else key
 
 
-def load(directory: Path, config: ModelConfig, *, abstract: PyTree) -> PyTree:
+def load(
+    directory: Path,
+    config: ModelConfig,
+    *,
+    abstract: PyTree,
+    finish: Callable[[str, jax.Array], Any] = lambda _, parameter: parameter,
+) -> PyTree:
     """Read a directory's safetensors into the shapes, dtypes and shardings of `abstract` (jax.ShapeDtypeStruct leaves).
 
     Each device's part of a tensor goes from the file to that device: the host holds one tensor at a time, and a process
-    reads only what its own devices need. UserError names a missing, unknown, repeated or misshapen key and its file.
+    reads only what its own devices need. What `finish` makes of a (path, parameter) is kept. UserError names a missing,
+    unknown, repeated or misshapen key and its file.
     """
     wanted = traverse_util.flatten_dict(abstract, sep="/")
     loaded: dict[str, Any] = {}
@@ -120,9 +127,9 @@ def load(directory: Path, config: ModelConfig, *, abstract: PyTree) -> PyTree:
         if stored.get_dtype() not in FLOATS:
             raise UserError(f"{file}: key {key!r} is of type {stored.get_dtype()}; supported are {', '.join(FLOATS)}")
         loaded[path] = _place(stored, target, transposed)
-        _check_finite(last, loaded)  # waits for the one before: more than two under way would pile up on the host
+        _finish(last, loaded, finish)  # waits for the one before: more than two under way would pile up on the host
         last = (file, path)
-    _check_finite(last, loaded)
+    _finish(last, loaded, finish)
     if missing := sorted(set(wanted) - set(loaded)):
         raise UserError(
             f"{directory}: {len(missing)} weights are missing, first {from_path(missing[0])[0]!r}; copy all shards"
@@ -130,11 +137,14 @@ def load(directory: Path, config: ModelConfig, *, abstract: PyTree) -> PyTree:
     return traverse_util.unflatten_dict(loaded, sep="/")
 
 
-def _check_finite(read: tuple[Path, str] | None, loaded: Mapping[str, jax.Array]) -> None:
-    """UserError where a weight, given by its (file, path), is not a finite number; counted where it lies."""
-    if read is not None and not _all_finite(loaded[read[1]]):
-        file, path = read
+def _finish(read: tuple[Path, str] | None, loaded: dict[str, Any], finish: Callable[[str, jax.Array], Any]) -> None:
+    """Finishes a weight, given by its (file, path). UserError where it is not finite; counted where it lies."""
+    if read is None:
+        return
+    file, path = read
+    if not _all_finite(loaded[path]):
         raise UserError(f"{file}: key {from_path(path)[0]!r} holds values that are not finite; copy it again")
+    loaded[path] = finish(path, loaded[path])
 
 
 @jax.jit

@@ -16,6 +16,7 @@ from jax import Array
 from pixelis_jax.models import packing
 from pixelis_jax.models.decoder import Cache, empty_cache
 from pixelis_jax.models.head import log_softmax
+from pixelis_jax.models.layers import LORA
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.vlm import VLM, row_slots
 from pixelis_jax.types import ImageBatch, TokenBatch
@@ -131,7 +132,8 @@ class Engine:
         )
         no_image = jnp.zeros((1, self.model.config.text.hidden_size), self.model.dtype)
         # Adapters are f32: cast here once, not at every token.
-        variables = jax.tree.map(lambda x: x.astype(self.model.dtype), variables)
+        adapter = jax.tree.map(lambda x: x.astype(self.model.dtype), variables.get(LORA, {}))
+        variables = variables | {LORA: adapter}
         if self.pack:
             variables = packing.pack(variables, self.model.dtype)
         step = functools.partial(self._decode_step, variables, keys=keys, no_image=no_image)
