@@ -68,7 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args, rest = parse(sys.argv[1:] if arguments is None else arguments)
     kind, count = _topology(args.topology)
     os.environ["JAX_PLATFORMS"] = "cpu"  # before jax is imported; a TPU slice is only described, never opened
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    # libtpu would look for a TPU VM's settings, and complain at length that there are none.
+    for name, value in (
+        ("TPU_SKIP_MDS_QUERY", "1"),
+        ("TPU_WORKER_HOSTNAMES", "localhost"),
+        ("TPU_ACCELERATOR_TYPE", "v5litepod-16"),
+    ):
+        os.environ.setdefault(name, value)
     if kind == "cpu":
         # Nothing will run, so no time goes into machine code; buffers are planned before that.
         flags = f"--xla_force_host_platform_device_count={count} --xla_backend_optimization_level=0"
