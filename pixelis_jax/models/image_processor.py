@@ -1,8 +1,8 @@
 """Image preprocessing of Qwen2-VL: smart resize, and patches packed by attention window for the vision tower.
 
-The arithmetic equals Hugging Face's `Qwen2VLImageProcessorPil` (tested on its pixel values); what differs is the layout
-(windows first, u8 instead of normalised f32), which costs an eighth of the transfer and lets every image of a bucket
-share one compiled shape.
+The patches equal those of Hugging Face's `Qwen2VLImageProcessorPil` byte for byte before normalisation; what differs is
+the layout (windows first, u8 instead of normalised f32), which costs an eighth of the transfer and lets every image of
+a bucket share one compiled shape.
 """
 
 import dataclasses

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from pixelis_jax.models import image_processor
-from pixelis_jax.models.config import ModelConfig, read_object
+from pixelis_jax.models import image_processor, preprocessor
+from pixelis_jax.models.config import ModelConfig
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.rows import Row, power_bucket
 from pixelis_jax.types import ImageBatch, UserError
@@ -147,7 +147,7 @@ def load(directory: Path, config: ModelConfig, *, overview: PixelBudget | None, 
         )
     if config.vision is None:
         overview = crop = PixelBudget(0, 0)  # never used: a text-only model refuses images
-    overview = overview or read_budget(directory / "preprocessor_config.json")
+    overview = overview or preprocessor.read_budget(directory)
     return Processor(config, tokenizer, overview=overview, crop=crop or overview)
 
 
@@ -159,18 +159,3 @@ def read_tokenizer(file: Path) -> Tokenizer:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more special
         raise UserError(f"{file}: is no tokenizer ({str(error)[:200]}); copy it again") from None
-
-
-def read_budget(file: Path) -> PixelBudget:
-    """Pixel bounds of a `preprocessor_config.json` (old keys min_pixels / max_pixels, newer `size`)."""
-    if not file.is_file():
-        raise UserError(f"{file}: not there; copy it from the checkpoint or set config.image.min_pixels and max_pixels")
-    raw = read_object(file)
-    size = raw.get("size")
-    size = size if isinstance(size, dict) else {}
-    low, high = raw.get("min_pixels") or size.get("shortest_edge"), raw.get("max_pixels") or size.get("longest_edge")
-    if not low or not high:
-        raise UserError(f"{file}: no pixel bounds; set config.image.min_pixels and max_pixels")
-    if type(low) is not int or type(high) is not int or not 0 < low <= high:
-        raise UserError(f"{file}: pixel bounds {low!r:.40} and {high!r:.40} must be whole numbers, the lower one first")
-    return PixelBudget(low, high)

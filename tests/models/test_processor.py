@@ -77,7 +77,7 @@ PREPROCESSOR, TOKENIZER = "preprocessor_config.json", "tokenizer.json"
         (PREPROCESSOR, b"[" * 9000, "not valid JSON"),
         (PREPROCESSOR, b"[]", "not a JSON object"),
         (PREPROCESSOR, b"{}", "no pixel bounds"),
-        (PREPROCESSOR, b'{"size": 3}', "no pixel bounds"),
+        (PREPROCESSOR, b'{"size": 3}', "size is 3; expected"),
         (PREPROCESSOR, b'{"size": {"shortest_edge": 99, "longest_edge": 3}}', "bounds 99 and 3 must be"),
         (PREPROCESSOR, b'{"min_pixels": "a", "max_pixels": 1e999}', "bounds 'a' and inf must be"),
     ],
