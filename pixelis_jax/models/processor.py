@@ -122,18 +122,23 @@ class Processor:
 
     def append_prompt(self, row: Row, question: str, images: Sequence[Placed], schemas: str) -> None:
         """System prompt with the tools, the user's images and question, and the opening of the assistant's turn."""
-        system = SYSTEM_PROMPT.format(schemas=schemas)
-        row.append_text(self.encode(f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"))
+        before = f"<|im_start|>system\n{SYSTEM_PROMPT.format(schemas=schemas)}<|im_end|>\n<|im_start|>user\n"
+        if images:
+            row.append_text(self.encode(before))
+            before = ""
         for image in images:
             self.append_image(row, image)
-        row.append_text(self.encode_within("", question, "<|im_end|>\n<|im_start|>assistant\n"))
+        row.append_text(self.encode_within(before, question, "<|im_end|>\n<|im_start|>assistant\n"))
 
     def append_observation(self, row: Row, text: str, image: Placed | None) -> None:
         """What follows a closed assistant turn: its newline, the tool's response as a user turn, the next opening."""
-        row.append_text(self.encode_within("\n<|im_start|>user\n<tool_response>", text))
-        if image is not None:
-            self.append_image(row, image)
-        row.append_text(self.encode("</tool_response><|im_end|>\n<|im_start|>assistant\n"))
+        before, after = "\n<|im_start|>user\n<tool_response>", "</tool_response><|im_end|>\n<|im_start|>assistant\n"
+        if image is None:  # in one piece: where the tags are no tokens of their own, they may merge with the text
+            row.append_text(self.encode_within(before, text, after))
+            return
+        row.append_text(self.encode_within(before, text))
+        self.append_image(row, image)
+        row.append_text(self.encode(after))
 
 
 def load(directory: Path, config: ModelConfig, *, overview: PixelBudget | None, crop: PixelBudget | None) -> Processor:
