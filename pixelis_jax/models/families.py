@@ -16,6 +16,7 @@ from pixelis_jax.models.config import (
     VisionBase,
     VisionConfig,
     check_sizes,
+    eos_token_ids,
     group,
     read_object,
     refuse_unknown,
@@ -125,10 +126,12 @@ def from_json(path: Path) -> ModelConfig:
         text["tie_word_embeddings"] = raw.get("tie_word_embeddings", False)
     special |= {name: raw.get(name) or text.get(name) for name in _SPECIAL}
     special["pad_token_id"] = special["pad_token_id"] or 0
+    special["eos_token_id"], *others = eos_token_ids(special["eos_token_id"], path)
     config = ModelConfig(
         vision=vision,
         text=_text(family, text, path),
         model_type=model_type,
+        other_eos_token_ids=tuple(others),
         **(dict.fromkeys(_IDS, -1) | {name: token_id(name, value, path) for name, value in special.items()}),
     )
     check_sizes(config, path)
@@ -216,8 +219,10 @@ def to_json(config: ModelConfig) -> dict[str, Any]:
         rope["mrope_interleaved"] = True
     if text.rope_scaling is not None:
         rope |= {"rope_type": "llama3", **dataclasses.asdict(text.rope_scaling)}
-    special = {"eos_token_id": config.eos_token_id, "pad_token_id": config.pad_token_id, "bos_token_id": None}
-    decoder = {name: getattr(text, name) for name in (*_COMMON, *family.own)} | special | {"rope_parameters": rope}
+    ends = [config.eos_token_id, *config.other_eos_token_ids]
+    special = {"eos_token_id": ends if len(ends) > 1 else ends[0], "pad_token_id": config.pad_token_id}
+    decoder = {name: getattr(text, name) for name in (*_COMMON, *family.own)} | special
+    decoder |= {"bos_token_id": None, "rope_parameters": rope}
     top = {"architectures": [family.architecture], "model_type": config.model_type}
     if config.vision is None:
         return top | decoder
@@ -228,7 +233,8 @@ def to_json(config: ModelConfig) -> dict[str, Any]:
     }
     return {
         **top,
-        **{name: getattr(config, name) for name in (*_IDS, *_SPECIAL)},
+        **{name: getattr(config, name) for name in _IDS},
+        **special,
         "tie_word_embeddings": text.tie_word_embeddings,
         "text_config": {"model_type": f"{config.model_type}_text", **decoder},
         "vision_config": {"model_type": f"{config.model_type}_vision", **vision},

@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pixelis_jax.models import image_processor, preprocessor
-from pixelis_jax.models.config import ModelConfig
+from pixelis_jax.models.config import ModelConfig, eos_token_ids, read_object
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.rows import Row, power_bucket
 from pixelis_jax.types import ImageBatch, UserError
@@ -30,9 +30,20 @@ class Placed:
 
 
 class Processor:
-    """Tokenizer, template and image budgets. `overview` bounds task images, `crop` the images that tools return."""
+    """Tokenizer, template and image budgets. `overview` bounds task images, `crop` the images that tools return.
 
-    def __init__(self, config: ModelConfig, tokenizer: Tokenizer, *, overview: PixelBudget, crop: PixelBudget) -> None:
+    A sampled turn ends with any of `end_of_turn`: the template's `<|im_end|>` and the `stops` of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tokenizer: Tokenizer,
+        *,
+        overview: PixelBudget,
+        crop: PixelBudget,
+        stops: Sequence[int] = (),
+    ) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.overview = overview
@@ -40,6 +51,7 @@ class Processor:
         names = [re.escape(token.content) for token in tokenizer.get_added_tokens_decoder().values()]
         self._spelled_token = re.compile(f"(?={'|'.join(names)})")  # where one begins
         self.im_start, self.im_end = (self._id(t) for t in ("<|im_start|>", "<|im_end|>"))
+        self.end_of_turn = tuple(dict.fromkeys((self.im_end, *stops)))
 
     def _id(self, token: str) -> int:
         found = self.tokenizer.token_to_id(token)
@@ -153,7 +165,22 @@ def load(directory: Path, config: ModelConfig, *, overview: PixelBudget | None, 
     if config.vision is None:
         overview = crop = PixelBudget(0, 0)  # never used: a text-only model refuses images
     overview = overview or preprocessor.read_budget(directory)
-    return Processor(config, tokenizer, overview=overview, crop=crop or overview)
+    return Processor(config, tokenizer, overview=overview, crop=crop or overview, stops=read_stops(directory, config))
+
+
+def read_stops(directory: Path, config: ModelConfig) -> tuple[int, ...]:
+    """Ids that end a generated text: of `generation_config.json`, else of `config.json`, as in the reference.
+
+    Nothing else of that file is read: how turns are sampled is `config.sampling`.
+    """
+    file = directory / "generation_config.json"
+    found = read_object(file).get("eos_token_id") if file.is_file() else None
+    if found is None:
+        return (config.eos_token_id, *config.other_eos_token_ids)
+    stops = eos_token_ids(found, file)
+    if max(stops) >= config.text.vocab_size:
+        raise UserError(f"{file}: eos_token_id {max(stops)} is not below vocab_size; restore the file")
+    return stops
 
 
 def read_tokenizer(file: Path) -> Tokenizer:
