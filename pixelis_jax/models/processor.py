@@ -10,8 +10,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from pixelis_jax.models import image_processor, preprocessor
-from pixelis_jax.models.config import ModelConfig, eos_token_ids, read_object
-from pixelis_jax.models.image_processor import PixelBudget
+from pixelis_jax.models.config import ModelConfig, VisionConfig, eos_token_ids, read_object
+from pixelis_jax.models.image_processor import PixelBudget, size_of
 from pixelis_jax.models.rows import Row, power_bucket
 from pixelis_jax.types import ImageBatch, UserError
 
@@ -104,7 +104,7 @@ class Processor:
         """Window bucket for resized images: what a full budget of square shape needs, or more, in powers of two."""
         vision = self.config.need_vision()
         least = image_processor.window_bucket(self.crop if crop else self.overview, vision)
-        return max([least, *(power_bucket(image_processor.windows_of(i.shape[:2], vision)) for i in images)])
+        return max([least, *(power_bucket(image_processor.windows_of(size_of(i), vision)) for i in images)])
 
     def pack(self, images: Sequence[np.ndarray], *, crop: bool, count: int | None = None) -> ImageBatch:
         """ImageBatch of resized images, padded to `count` images and to the window bucket."""
@@ -116,7 +116,7 @@ class Processor:
         if not images:
             return []
         step = image_processor.rows_per_image(self.windows(images, crop=crop), self.config.need_vision())
-        return [Placed(image.shape[:2], first_row + i * step) for i, image in enumerate(images)]
+        return [Placed(size_of(image), first_row + i * step) for i, image in enumerate(images)]
 
     def image_tokens(self, size: tuple[int, int]) -> int:
         factor = self.config.need_vision().factor
@@ -131,6 +131,30 @@ class Processor:
         feature_rows = image.first_row + image_processor.token_rows(image.size, vision)
         row.append_image(grid, feature_rows, placeholder=self.config.image_token_id)
         row.append_text([self.config.vision_end_token_id])
+
+    def append_video(self, row: Row, groups: Sequence[Placed], *, frames: int, fps: float) -> None:
+        """A video of `frames` frames, `fps` of them a second, as the places of its `image_processor.frame_groups`.
+
+        Qwen2.5-VL: all groups between one `<|vision_start|>` and `<|vision_end|>`, times in `tokens_per_second`.
+        Qwen3-VL: each group between its own, behind its middle time in words.
+        """
+        vision, size = self.config.need_vision(), groups[0].size
+        step, factor = vision.temporal_patch_size, vision.factor
+        rows = [group.first_row + image_processor.token_rows(size, vision) for group in groups]
+        grid = (size[0] // factor, size[1] // factor)
+        start, end = self.config.vision_start_token_id, self.config.vision_end_token_id
+        placeholder = self.config.video_token_id
+        if isinstance(vision, VisionConfig):
+            row.append_text([start])
+            time_step = vision.tokens_per_second * step / fps
+            row.append_video((len(groups), *grid), np.concatenate(rows), placeholder=placeholder, time_step=time_step)
+            row.append_text([end])
+            return
+        for i, part in enumerate(rows):
+            first, last = step * i, min(step * (i + 1), frames) - 1
+            row.append_text([*self.encode(f"<{(first / fps + last / fps) / 2:.1f} seconds>"), start])
+            row.append_image(grid, part, placeholder=placeholder)
+            row.append_text([end])
 
     def append_prompt(self, row: Row, question: str, images: Sequence[Placed], schemas: str) -> None:
         """System prompt with the tools, the user's images and question, and the opening of the assistant's turn."""
