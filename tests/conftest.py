@@ -6,6 +6,8 @@ import os
 # Compiling takes most of the time of tests, so the compiler does as little as it can; jax reads this when it starts.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the network for a model; the library reads this when it starts
+
 import jax
 import numpy as np
 import pytest

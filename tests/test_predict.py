@@ -10,6 +10,7 @@ from PIL import Image
 
 from pixelis_jax import export, predict
 from pixelis_jax.config import load, to_json
+from pixelis_jax.data.images import open_rgb
 from pixelis_jax.models import policy
 from pixelis_jax.types import Observation, Task, ToolCall, Trajectory, Turn, UserError
 
@@ -194,6 +195,47 @@ def test_very_small_and_extreme_pictures(model: Path, tmp_path: Path, capsys) ->
         run(model, solid(tmp_path, 201, 1))
     with pytest.raises(UserError, match="raise --context_tokens"):
         run(model, solid(tmp_path, 56, 56), "--context_tokens=20")
+
+
+@pytest.mark.parametrize(
+    ("mode", "size", "name", "seen"),
+    [
+        ("L", (60, 40), "a.png", (56, 84)),
+        ("P", (60, 40), "a.gif", (56, 84)),
+        ("CMYK", (60, 40), "a.jpg", (56, 84)),
+        ("RGBA", (60, 40), "a.png", (56, 84)),
+        ("I;16", (60, 40), "a.png", (56, 84)),
+        ("RGB", (60, 40), "turned.jpg", (84, 56)),
+        ("RGB", (28, 28), "a.png", (56, 56)),
+        ("RGB", (20000, 100), "a.png", (28, 1568)),  # above the budget, as in the reference: no side is below a block
+        ("RGB", (1, 199), "a.png", (812, 28)),
+    ],
+)
+def test_a_picture_of_any_kind_is_asked_about(asked, model: Path, tmp_path: Path, mode, size, name, seen) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6 if name == "turned.jpg" else 1
+    Image.new(mode, size).save(tmp_path / name, exif=exif)
+    policy_, _ = asked(f"--image={tmp_path / name}", f"--model={model}", "--context_tokens=512")
+    assert policy_.processor.fit_overview(*open_rgb(tmp_path / name).shape[:2]) == seen
+
+
+@pytest.mark.parametrize(
+    ("mode", "size", "words"),
+    [
+        ("L", (1, 20000), "image of 1x20000 px: aspect ratio above 200; crop it first"),
+        ("L", (20000, 20), "image of 20000x20 px: aspect ratio above 200; crop it first"),
+        ("L", (300, 1), "image of 300x1 px: aspect ratio above 200; crop it first"),
+        ("1", (20000, 4000), "20000x4000 px is more than 67108864 pixels; scale it down first"),
+        ("1", (20000, 20000), "has more than 67108864 pixels; scale it down first"),
+        ("F", (60, 40), "32 bits a pixel (mode F) can't be shown as they are; save it with 8 or 16 bits"),
+    ],
+)
+def test_a_picture_that_cannot_be_seen_is_one_line(model: Path, tmp_path: Path, mode, size, words) -> None:
+    picture = tmp_path / "a.tif"
+    Image.new(mode, size).save(picture, compression="tiff_lzw")
+    with pytest.raises(UserError) as caught:
+        run(model, picture)
+    assert str(caught.value) == f"{picture}: {words}"
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ def open_rgb(path: Path | str) -> np.ndarray:
     """The picture as u8[height, width, 3].
 
     EXIF rotation is applied; grayscale, palette, CMYK, YCbCr and the like become RGB; transparent parts lie over white;
-    16-bit grayscale keeps its 8 high bits; of an animation the first frame is taken. Raises UserError, one line with
-    the file's name, where it is missing, no plain file, empty, no image, damaged, or larger than `MAX_PIXELS`.
+    16-bit grayscale keeps its 8 high bits (the reference clips it to white, in all else the pixels are equal); of an
+    animation the first frame is taken. Raises UserError, one line with the file's name, where it is missing, no plain
+    file, empty, no image, damaged, or larger than `MAX_PIXELS`.
     """
     file = Path(os.path.expanduser(path))  # unlike Path.expanduser, it leaves the name of an unknown user as it is
     _refuse_no_file(file)

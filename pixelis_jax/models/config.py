@@ -148,6 +148,7 @@ class ModelConfig:
     pad_token_id: int
     eos_token_id: int
     model_type: str = "qwen2_5_vl"
+    other_eos_token_ids: tuple[int, ...] = ()  # where the file's eos_token_id is a list, those after the first
 
     def need_vision(self) -> VisionBase:
         """The vision tower. UserError in a text-only model."""
@@ -186,6 +187,12 @@ def token_id(name: str, value: Any, path: Path) -> int:
     if not _is_count(value, least=0):
         raise UserError(f"{path}: {name} is {value!r} and must be a token's number; restore the file")
     return int(value)
+
+
+def eos_token_ids(value: Any, path: Path) -> tuple[int, ...]:
+    """The numbers of the tokens that end a text: a file has one of them or a list."""
+    ids = value if isinstance(value, list) and value else [value]
+    return tuple(token_id("eos_token_id", item, path) for item in ids)
 
 
 def take(cls: type, raw: Mapping[str, Any], where: str, *, needed: Collection[str] = (), **known: Any) -> Any:
@@ -245,6 +252,9 @@ def check_sizes(config: ModelConfig, path: Path) -> None:
     for field in dataclasses.fields(config):
         if field.name.endswith("_token_id"):
             rules[f"{field.name} must be below vocab_size"] = getattr(config, field.name) < text.vocab_size
+    rules["eos_token_id must be below vocab_size"] = (
+        max((config.eos_token_id, *config.other_eos_token_ids)) < text.vocab_size
+    )
     if text.mrope_section is not None:
         rules["mrope_section must be three counts that add up to half a head"] = (
             len(text.mrope_section) == 3 and 2 * sum(text.mrope_section) == text.head_dim

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pixelis_jax.models import preprocessor
 from pixelis_jax.models.config import (
     VISION_THETA,
     Llama3Rope,
@@ -15,12 +16,12 @@ from pixelis_jax.models.config import (
     VisionBase,
     VisionConfig,
     check_sizes,
+    eos_token_ids,
     group,
     read_object,
     refuse_unknown,
     take,
     token_id,
-    wrong_kind,
 )
 from pixelis_jax.types import UserError
 
@@ -100,7 +101,6 @@ _IGNORED = frozenset(  # fields that change nothing in a forward pass, or repeat
 )
 _ONLY: dict[str, Any] = {"use_sliding_window": False, "rope_interleaved": False, "is_llama_config": True}
 _ROPE = ("rope_theta", "rope_scaling", "rope_parameters")
-_FROM_PREPROCESSOR = ("image_mean", "image_std")
 
 
 def from_json(path: Path) -> ModelConfig:
@@ -126,10 +126,12 @@ def from_json(path: Path) -> ModelConfig:
         text["tie_word_embeddings"] = raw.get("tie_word_embeddings", False)
     special |= {name: raw.get(name) or text.get(name) for name in _SPECIAL}
     special["pad_token_id"] = special["pad_token_id"] or 0
+    special["eos_token_id"], *others = eos_token_ids(special["eos_token_id"], path)
     config = ModelConfig(
         vision=vision,
         text=_text(family, text, path),
         model_type=model_type,
+        other_eos_token_ids=tuple(others),
         **(dict.fromkeys(_IDS, -1) | {name: token_id(name, value, path) for name, value in special.items()}),
     )
     check_sizes(config, path)
@@ -199,40 +201,12 @@ def _vision(cls: type[VisionBase], act: str, raw: dict[str, Any], path: Path) ->
     plain = {"rope_type": "axial", "rope_theta": VISION_THETA}
     if not isinstance(rope, dict) or plain | rope != plain:
         raise UserError(f"{where}.rope_parameters {json.dumps(rope):.100} are not supported")
-    fields = {field.name for field in dataclasses.fields(cls)}.difference(_FROM_PREPROCESSOR)
+    fields = {field.name for field in dataclasses.fields(cls)}.difference(preprocessor.STATISTICS)
     refuse_unknown(raw, fields | _IGNORED, where)
     vision: VisionBase = take(cls, {"in_channels": raw.get("in_chans", 3)} | raw, where)
     if vision.hidden_act != act:
         raise UserError(f"{where}.hidden_act {vision.hidden_act!r} is not supported; expected {act!r}")
-    return _as_preprocessed(vision, path.parent / "preprocessor_config.json")
-
-
-def _as_preprocessed(vision: VisionBase, file: Path) -> VisionBase:
-    """`vision` with the channel statistics of a preprocessor's file. UserError where the file asks for other steps."""
-    if not file.is_file():
-        return vision
-    raw = read_object(file)
-    steps = {
-        "do_resize": True,
-        "do_rescale": True,
-        "do_normalize": True,
-        "resample": 3,
-        "rescale_factor": 1 / 255,
-        "patch_size": vision.patch_size,
-        "merge_size": vision.spatial_merge_size,
-        "temporal_patch_size": vision.temporal_patch_size,
-    }
-    for name, done in steps.items():
-        if raw.get(name, done) != done:
-            raise UserError(f"{file}: {name} is {raw[name]!r:.60}, this program can only do {done!r}")
-    statistics: dict[str, Any] = {}
-    for name in _FROM_PREPROCESSOR:
-        value = raw.get(name, list(getattr(vision, name)))
-        good = isinstance(value, list) and len(value) == vision.in_channels
-        if not good or any(wrong_kind(number, 1.0) for number in value):
-            raise UserError(f"{file}: {name} is {value!r:.60} and must be {vision.in_channels} numbers above 0")
-        statistics[name] = tuple(map(float, value))
-    return dataclasses.replace(vision, **statistics)
+    return preprocessor.as_preprocessed(vision, path.parent)
 
 
 def to_json(config: ModelConfig) -> dict[str, Any]:
@@ -245,19 +219,22 @@ def to_json(config: ModelConfig) -> dict[str, Any]:
         rope["mrope_interleaved"] = True
     if text.rope_scaling is not None:
         rope |= {"rope_type": "llama3", **dataclasses.asdict(text.rope_scaling)}
-    special = {"eos_token_id": config.eos_token_id, "pad_token_id": config.pad_token_id, "bos_token_id": None}
-    decoder = {name: getattr(text, name) for name in (*_COMMON, *family.own)} | special | {"rope_parameters": rope}
+    ends = [config.eos_token_id, *config.other_eos_token_ids]
+    special = {"eos_token_id": ends if len(ends) > 1 else ends[0], "pad_token_id": config.pad_token_id}
+    decoder = {name: getattr(text, name) for name in (*_COMMON, *family.own)} | special
+    decoder |= {"bos_token_id": None, "rope_parameters": rope}
     top = {"architectures": [family.architecture], "model_type": config.model_type}
     if config.vision is None:
         return top | decoder
     vision = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in dataclasses.asdict(config.vision).items()
-        if name not in _FROM_PREPROCESSOR
+        if name not in preprocessor.STATISTICS
     }
     return {
         **top,
-        **{name: getattr(config, name) for name in (*_IDS, *_SPECIAL)},
+        **{name: getattr(config, name) for name in _IDS},
+        **special,
         "tie_word_embeddings": text.tie_word_embeddings,
         "text_config": {"model_type": f"{config.model_type}_text", **decoder},
         "vision_config": {"model_type": f"{config.model_type}_vision", **vision},

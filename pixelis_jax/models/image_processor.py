@@ -1,8 +1,8 @@
 """Image preprocessing of Qwen2-VL: smart resize, and patches packed by attention window for the vision tower.
 
-The arithmetic equals Hugging Face's `Qwen2VLImageProcessorPil` (tested on its pixel values); what differs is the layout
-(windows first, u8 instead of normalised f32), which costs an eighth of the transfer and lets every image of a bucket
-share one compiled shape.
+The patches equal those of Hugging Face's `Qwen2VLImageProcessorPil` byte for byte before normalisation; what differs is
+the layout (windows first, u8 instead of normalised f32), which costs an eighth of the transfer and lets every image of
+a bucket share one compiled shape.
 """
 
 import dataclasses
@@ -54,16 +54,34 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.asarray(Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BICUBIC))
 
 
+def size_of(image: np.ndarray) -> tuple[int, int]:
+    """(height, width) of u8[height, width, 3], or of the frames u8[frames, height, width, 3] of one temporal patch."""
+    height, width = image.shape[-3:-1]
+    return height, width
+
+
+def frame_groups(video: np.ndarray, config: VisionBase) -> list[np.ndarray]:
+    """Frames u8[F, height, width, 3] of a video -> u8[frames of a patch, height, width, 3] each, the last one repeated.
+
+    `pack` takes each group as an image of its own: the vision towers do not attend across groups.
+    """
+    step = config.temporal_patch_size
+    padded = np.concatenate([video, np.repeat(video[-1:], -len(video) % step, axis=0)])
+    return list(padded.reshape(-1, step, *video.shape[1:]))
+
+
 def patchify(image: np.ndarray, config: VisionBase) -> np.ndarray:
-    """u8[height, width, 3] (sides multiples of `factor`) -> u8[N, patch_dim], merge blocks first as in HF."""
+    """u8[(frames,) height, width, 3] (sides multiples of `factor`) -> u8[N, patch_dim], merge blocks first as in HF.
+
+    A still image fills every frame of the temporal patch.
+    """
     merge, patch = config.spatial_merge_size, config.patch_size
-    height, width, channels = image.shape
+    (height, width), channels = size_of(image), image.shape[-1]
     rows, columns = height // (merge * patch), width // (merge * patch)
-    x = image.reshape(rows, merge, patch, columns, merge, patch, channels)
-    x = x.transpose(0, 3, 1, 4, 6, 2, 5)  # row, column, row in block, column in block, channel, y, x
-    x = x.reshape(rows * columns * merge**2, channels, 1, patch * patch)
-    # A still image fills every frame of the temporal patch.
-    return np.repeat(x, config.temporal_patch_size, axis=2).reshape(len(x), -1)
+    x = np.broadcast_to(image, (config.temporal_patch_size, height, width, channels))
+    x = x.reshape(-1, rows, merge, patch, columns, merge, patch, channels)
+    x = x.transpose(1, 4, 2, 5, 7, 0, 3, 6)  # row, column, row in block, column in block, channel, frame, y, x
+    return x.reshape(rows * columns * merge**2, -1)
 
 
 @functools.lru_cache(maxsize=512)
@@ -108,9 +126,10 @@ def window_bucket(budget: PixelBudget, config: VisionBase) -> int:
 
 
 def pack(images: Sequence[np.ndarray], config: VisionBase, *, windows: int, count: int | None = None) -> ImageBatch:
-    """Resized images u8[h, w, 3] -> ImageBatch of `count` (default: as many) images of `windows` windows.
+    """Resized images u8[h, w, 3], or groups of frames u8[frames, h, w, 3] -> ImageBatch.
 
-    Surplus places are zero and invalid. Raises ValueError where an image has more windows than the bucket.
+    It has `count` (default: as many) images of `windows` windows; surplus places are zero and invalid. Raises
+    ValueError where an image has more windows than the bucket.
     """
     count = len(images) if count is None else count
     units, unit = config.window_units**2, config.merge_unit
@@ -118,12 +137,11 @@ def pack(images: Sequence[np.ndarray], config: VisionBase, *, windows: int, coun
     coords = np.zeros((count, windows, units, unit, 2), np.int32)
     valid = np.zeros((count, windows, units, unit), bool)
     for i, image in enumerate(images):
-        rows, columns = (side // config.factor for side in image.shape[:2])
+        height, width = size_of(image)
+        rows, columns = height // config.factor, width // config.factor
         order, _ = window_layout(rows, columns, config)
         if len(order) > windows:
-            raise ValueError(
-                f"image of {image.shape[1]}x{image.shape[0]} px has {len(order)} windows, the bucket {windows}"
-            )
+            raise ValueError(f"image of {width}x{height} px has {len(order)} windows, the bucket {windows}")
         there = order >= 0
         flat = patchify(image, config).reshape(rows * columns, unit, -1)
         patches[i, : len(order)][there] = flat[order[there]]

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from pixelis_jax import parallel
-from pixelis_jax.models import families, quantized, weights
+from pixelis_jax.models import families, hub, preprocessor, quantized, weights
 from pixelis_jax.models import processor as processors
 from pixelis_jax.models.config import ModelConfig
 from pixelis_jax.models.image_processor import PixelBudget
@@ -48,14 +48,16 @@ class Policy:
 
 
 def resolve(name: str) -> Path:
-    """Directory of a bundled model name or of a Hugging Face style directory."""
+    """Directory of a bundled model name, of a Hugging Face style directory, or of a hub's `owner/name` in its cache."""
     path = BUNDLED.get(name, Path(os.path.expanduser(name)))
-    if not name or not os.path.isdir(path):  # of pathlib's counterparts, both raise for some names
-        raise UserError(
-            f"model {name[:200]!r}: not a bundled model ({', '.join(BUNDLED)}) and no directory of that name;"
-            " give a Hugging Face model directory"
-        )
-    return path
+    if name and os.path.isdir(path):  # of pathlib's counterparts, both raise for some names
+        return path
+    if hub.is_id(name):
+        return hub.download(name)
+    raise UserError(
+        f"model {name[:200]!r}: not a bundled model ({', '.join(BUNDLED)}) and no directory of that name;"
+        " give a Hugging Face model directory"
+    )
 
 
 def load(
@@ -68,7 +70,7 @@ def load(
     overview: PixelBudget | None = None,
     crop: PixelBudget | None = None,
 ) -> Policy:
-    """Load a bundled model or a Hugging Face directory onto the mesh (default: all devices on the data axis).
+    """Load what `resolve` finds under a name onto the mesh (default: all devices on the data axis).
 
     `overview` and `crop` bound the pixels of task images and of tool images; None takes the directory's own bounds.
     `quantize` (one of `quantized.KINDS`) keeps the decoder's kernels in fewer bits.
@@ -127,10 +129,16 @@ def _normal(key: jax.Array, shape: tuple[int, ...], dtype: Any, sharding: NamedS
     return jax.lax.with_sharding_constraint(values, sharding)
 
 
+# Hashed where they are there: how images are prepared, turns ended and dialogues written.
+_HASHED_TOO = (preprocessor.FILE, preprocessor.NESTED, "generation_config.json", "chat_template*")
+
+
 def content_hash(directory: Path) -> str:
-    """sha256 over names and bytes of the weights, config and tokenizer of a model directory."""
+    """sha256 over names and bytes of all in a model directory that decides what the model sees and says."""
     digest = hashlib.sha256()
-    for file in sorted([*directory.glob("*.safetensors"), directory / "config.json", directory / "tokenizer.json"]):
+    too = [file for pattern in _HASHED_TOO for file in directory.glob(pattern) if file.is_file()]
+    needed = [*directory.glob("*.safetensors"), directory / "config.json", directory / "tokenizer.json"]
+    for file in sorted([*needed, *too]):
         if not file.is_file():
             raise UserError(f"{file}: not there; copy it from the checkpoint")
         digest.update(file.name.encode())

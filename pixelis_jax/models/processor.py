@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from pixelis_jax.models import image_processor
-from pixelis_jax.models.config import ModelConfig, read_object
-from pixelis_jax.models.image_processor import PixelBudget
+from pixelis_jax.models import image_processor, preprocessor
+from pixelis_jax.models.config import ModelConfig, VisionConfig, eos_token_ids, read_object
+from pixelis_jax.models.image_processor import PixelBudget, size_of
 from pixelis_jax.models.rows import Row, power_bucket
 from pixelis_jax.types import ImageBatch, UserError
 
@@ -30,9 +30,20 @@ class Placed:
 
 
 class Processor:
-    """Tokenizer, template and image budgets. `overview` bounds task images, `crop` the images that tools return."""
+    """Tokenizer, template and image budgets. `overview` bounds task images, `crop` the images that tools return.
 
-    def __init__(self, config: ModelConfig, tokenizer: Tokenizer, *, overview: PixelBudget, crop: PixelBudget) -> None:
+    A sampled turn ends with any of `end_of_turn`: the template's `<|im_end|>` and the `stops` of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tokenizer: Tokenizer,
+        *,
+        overview: PixelBudget,
+        crop: PixelBudget,
+        stops: Sequence[int] = (),
+    ) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.overview = overview
@@ -40,6 +51,7 @@ class Processor:
         names = [re.escape(token.content) for token in tokenizer.get_added_tokens_decoder().values()]
         self._spelled_token = re.compile(f"(?={'|'.join(names)})")  # where one begins
         self.im_start, self.im_end = (self._id(t) for t in ("<|im_start|>", "<|im_end|>"))
+        self.end_of_turn = tuple(dict.fromkeys((self.im_end, *stops)))
 
     def _id(self, token: str) -> int:
         found = self.tokenizer.token_to_id(token)
@@ -92,7 +104,7 @@ class Processor:
         """Window bucket for resized images: what a full budget of square shape needs, or more, in powers of two."""
         vision = self.config.need_vision()
         least = image_processor.window_bucket(self.crop if crop else self.overview, vision)
-        return max([least, *(power_bucket(image_processor.windows_of(i.shape[:2], vision)) for i in images)])
+        return max([least, *(power_bucket(image_processor.windows_of(size_of(i), vision)) for i in images)])
 
     def pack(self, images: Sequence[np.ndarray], *, crop: bool, count: int | None = None) -> ImageBatch:
         """ImageBatch of resized images, padded to `count` images and to the window bucket."""
@@ -104,7 +116,7 @@ class Processor:
         if not images:
             return []
         step = image_processor.rows_per_image(self.windows(images, crop=crop), self.config.need_vision())
-        return [Placed(image.shape[:2], first_row + i * step) for i, image in enumerate(images)]
+        return [Placed(size_of(image), first_row + i * step) for i, image in enumerate(images)]
 
     def image_tokens(self, size: tuple[int, int]) -> int:
         factor = self.config.need_vision().factor
@@ -120,20 +132,49 @@ class Processor:
         row.append_image(grid, feature_rows, placeholder=self.config.image_token_id)
         row.append_text([self.config.vision_end_token_id])
 
+    def append_video(self, row: Row, groups: Sequence[Placed], *, frames: int, fps: float) -> None:
+        """A video of `frames` frames, `fps` of them a second, as the places of its `image_processor.frame_groups`.
+
+        Qwen2.5-VL: all groups between one `<|vision_start|>` and `<|vision_end|>`, times in `tokens_per_second`.
+        Qwen3-VL: each group between its own, behind its middle time in words.
+        """
+        vision, size = self.config.need_vision(), groups[0].size
+        step, factor = vision.temporal_patch_size, vision.factor
+        rows = [group.first_row + image_processor.token_rows(size, vision) for group in groups]
+        grid = (size[0] // factor, size[1] // factor)
+        start, end = self.config.vision_start_token_id, self.config.vision_end_token_id
+        placeholder = self.config.video_token_id
+        if isinstance(vision, VisionConfig):
+            row.append_text([start])
+            time_step = vision.tokens_per_second * step / fps
+            row.append_video((len(groups), *grid), np.concatenate(rows), placeholder=placeholder, time_step=time_step)
+            row.append_text([end])
+            return
+        for i, part in enumerate(rows):
+            first, last = step * i, min(step * (i + 1), frames) - 1
+            row.append_text([*self.encode(f"<{(first / fps + last / fps) / 2:.1f} seconds>"), start])
+            row.append_image(grid, part, placeholder=placeholder)
+            row.append_text([end])
+
     def append_prompt(self, row: Row, question: str, images: Sequence[Placed], schemas: str) -> None:
         """System prompt with the tools, the user's images and question, and the opening of the assistant's turn."""
-        system = SYSTEM_PROMPT.format(schemas=schemas)
-        row.append_text(self.encode(f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"))
+        before = f"<|im_start|>system\n{SYSTEM_PROMPT.format(schemas=schemas)}<|im_end|>\n<|im_start|>user\n"
+        if images:
+            row.append_text(self.encode(before))
+            before = ""
         for image in images:
             self.append_image(row, image)
-        row.append_text(self.encode_within("", question, "<|im_end|>\n<|im_start|>assistant\n"))
+        row.append_text(self.encode_within(before, question, "<|im_end|>\n<|im_start|>assistant\n"))
 
     def append_observation(self, row: Row, text: str, image: Placed | None) -> None:
         """What follows a closed assistant turn: its newline, the tool's response as a user turn, the next opening."""
-        row.append_text(self.encode_within("\n<|im_start|>user\n<tool_response>", text))
-        if image is not None:
-            self.append_image(row, image)
-        row.append_text(self.encode("</tool_response><|im_end|>\n<|im_start|>assistant\n"))
+        before, after = "\n<|im_start|>user\n<tool_response>", "</tool_response><|im_end|>\n<|im_start|>assistant\n"
+        if image is None:  # in one piece: where the tags are no tokens of their own, they may merge with the text
+            row.append_text(self.encode_within(before, text, after))
+            return
+        row.append_text(self.encode_within(before, text))
+        self.append_image(row, image)
+        row.append_text(self.encode(after))
 
 
 def load(directory: Path, config: ModelConfig, *, overview: PixelBudget | None, crop: PixelBudget | None) -> Processor:
@@ -147,8 +188,23 @@ def load(directory: Path, config: ModelConfig, *, overview: PixelBudget | None, 
         )
     if config.vision is None:
         overview = crop = PixelBudget(0, 0)  # never used: a text-only model refuses images
-    overview = overview or read_budget(directory / "preprocessor_config.json")
-    return Processor(config, tokenizer, overview=overview, crop=crop or overview)
+    overview = overview or preprocessor.read_budget(directory)
+    return Processor(config, tokenizer, overview=overview, crop=crop or overview, stops=read_stops(directory, config))
+
+
+def read_stops(directory: Path, config: ModelConfig) -> tuple[int, ...]:
+    """Ids that end a generated text: of `generation_config.json`, else of `config.json`, as in the reference.
+
+    Nothing else of that file is read: how turns are sampled is `config.sampling`.
+    """
+    file = directory / "generation_config.json"
+    found = read_object(file).get("eos_token_id") if file.is_file() else None
+    if found is None:
+        return (config.eos_token_id, *config.other_eos_token_ids)
+    stops = eos_token_ids(found, file)
+    if max(stops) >= config.text.vocab_size:
+        raise UserError(f"{file}: eos_token_id {max(stops)} is not below vocab_size; restore the file")
+    return stops
 
 
 def read_tokenizer(file: Path) -> Tokenizer:
@@ -159,18 +215,3 @@ def read_tokenizer(file: Path) -> Tokenizer:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more special
         raise UserError(f"{file}: is no tokenizer ({str(error)[:200]}); copy it again") from None
-
-
-def read_budget(file: Path) -> PixelBudget:
-    """Pixel bounds of a `preprocessor_config.json` (old keys min_pixels / max_pixels, newer `size`)."""
-    if not file.is_file():
-        raise UserError(f"{file}: not there; copy it from the checkpoint or set config.image.min_pixels and max_pixels")
-    raw = read_object(file)
-    size = raw.get("size")
-    size = size if isinstance(size, dict) else {}
-    low, high = raw.get("min_pixels") or size.get("shortest_edge"), raw.get("max_pixels") or size.get("longest_edge")
-    if not low or not high:
-        raise UserError(f"{file}: no pixel bounds; set config.image.min_pixels and max_pixels")
-    if type(low) is not int or type(high) is not int or not 0 < low <= high:
-        raise UserError(f"{file}: pixel bounds {low!r:.40} and {high!r:.40} must be whole numbers, the lower one first")
-    return PixelBudget(low, high)

@@ -12,7 +12,7 @@ class Row:
 
     Text advances the three M-RoPE axes together. An image of rows x columns merged tokens starting at position p takes
     time p, height p + row, width p + column, and the next text position is p + max(rows, columns) (arXiv:2409.12191,
-    section 2.1).
+    section 2.1). The frames of a video are such images whose times also go on (arXiv:2502.13923, section 2.1.2).
     """
 
     def __init__(self) -> None:
@@ -48,19 +48,27 @@ class Row:
 
     def append_image(self, grid: tuple[int, int], feature_rows: np.ndarray, *, placeholder: int) -> None:
         """Add an image of `grid` (rows, columns) merged tokens; `feature_rows` i32[rows * columns] are its rows."""
-        rows, columns = grid
-        n = rows * columns
-        y, x = (axis.ravel() for axis in np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"))
-        self._extend(
-            [placeholder] * n,
-            image_index=feature_rows.tolist(),
-            positions=np.stack([np.zeros(n, int), y, x]) + self.next_position,
-        )
+        self.append_video((1, *grid), feature_rows, placeholder=placeholder, time_step=0.0)
+
+    def append_video(
+        self, grid: tuple[int, int, int], feature_rows: np.ndarray, *, placeholder: int, time_step: float
+    ) -> None:
+        """Add `grid` (frames, rows, columns) merged tokens, whose times p + floor(i time_step) count `frames` i.
+
+        What follows begins one behind the largest position of all axes, as the model was trained; `transformers` 5
+        leaves the time out of this, so that text after a long video would stand inside of it.
+        """
+        frames, rows, columns = grid
+        n = frames * rows * columns
+        times = np.floor(np.arange(frames, dtype=np.float32) * np.float32(time_step)).astype(int)
+        axes = np.meshgrid(times, np.arange(rows), np.arange(columns), indexing="ij")
+        positions = np.stack([axis.ravel() for axis in axes])
+        self._extend([placeholder] * n, image_index=feature_rows.tolist(), positions=positions + self.next_position)
         self.policy += [False] * n
         self.logp += [0.0] * n
         self.turn_of += [-1] * n
         self.answer += [False] * n
-        self.next_position += max(rows, columns)
+        self.next_position += int(positions.max()) + 1
 
     def extend(self, piece: "Row", *, image_offset: int = 0) -> None:
         """Add a piece built from this row's `next_position`; its image rows move by `image_offset`."""

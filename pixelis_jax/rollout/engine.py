@@ -6,10 +6,12 @@ sample, turn) and its token index, and padding or neighbours never enter its att
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import Array
 
@@ -54,19 +56,22 @@ class Generated:
     tokens: Array
     logp: Array
     count: Array
-    ended: Array  # bool[B] the end-of-turn token was sampled
+    ended: Array  # bool[B] an end-of-turn token was sampled, the row's last one
 
 
 class Engine:
     """Jitted rollout functions of a model and its sampling. `variables` is {"params": ..., "lora": ... or absent}.
 
+    A turn ends with the first sampled id of `end_of_turn`, which is a token of the policy like those before it.
     `pack` decodes with packed weights (`models.packing`), which is slow where features are split over a mesh axis.
     """
 
-    def __init__(self, model: VLM, config: SamplingConfig, *, end_of_turn: int, pack: bool = True) -> None:
+    def __init__(
+        self, model: VLM, config: SamplingConfig, *, end_of_turn: int | Sequence[int], pack: bool = True
+    ) -> None:
         self.model = model
         self.config = config
-        self.end_of_turn = end_of_turn
+        self.end_of_turn = np.atleast_1d(np.asarray(end_of_turn, np.int32))
         self.pack = pack
         self.encode = jax.jit(self._encode)
         self.prefill = jax.jit(self._prefill, static_argnames="repeat")
@@ -77,7 +82,7 @@ class Engine:
     def of(cls, policy: Policy, config: SamplingConfig) -> "Engine":
         """The engine of a policy on its mesh."""
         pack = policy.mesh.shape["tensor"] == 1
-        return cls(policy.model, config, end_of_turn=policy.processor.im_end, pack=pack)
+        return cls(policy.model, config, end_of_turn=policy.processor.end_of_turn, pack=pack)
 
     def _encode(self, variables: PyTree, images: ImageBatch) -> tuple[Array, Array]:
         """(flat feature table f[M * U, D], mean feature of each image f32[M, D], without its deepstack levels)."""
@@ -154,11 +159,12 @@ class Engine:
         logp = log_softmax(logits, forbidden=self.model.placeholders(), temperature=self.config.softmax_temperature)
         token = self._choose(logp, keys, i)
         chosen = jnp.take_along_axis(logp, token[:, None], axis=1)[:, 0]
+        ends = jnp.isin(token, self.end_of_turn)
         out = Generated(
             tokens=out.tokens.at[:, i].set(jnp.where(running, token, 0)),
             logp=out.logp.at[:, i].set(jnp.where(running, chosen, 0.0)),
             count=out.count + running,
-            ended=out.ended | (running & (token == self.end_of_turn)),
+            ended=out.ended | (running & ends),
         )
         rows = TokenBatch(
             tokens=token[:, None],
@@ -168,7 +174,7 @@ class Engine:
             image_index=jnp.full_like(token[:, None], -1),
         )
         state = self._extend(variables, state, rows, no_image)
-        running = running & (token != self.end_of_turn) & (state.length < state.cache.slots)
+        running = running & ~ends & (state.length < state.cache.slots)
         return i + 1, running, out, state
 
     def _choose(self, logp: Array, keys: Array, i: Array) -> Array:

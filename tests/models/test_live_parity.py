@@ -1,9 +1,14 @@
 """Our model against the reference implementation, layer by layer; needs torch (the `parity` extra)."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 import reference
+
+from pixelis_jax.models import image_processor
+from pixelis_jax.models.vision import VisionTower
 
 torch = pytest.importorskip("torch", reason="live parity needs the `parity` extra (torch)")
 import torch_reference  # noqa: E402  only where torch is
@@ -75,6 +80,19 @@ def test_every_vision_layer(ours, golden_weights):
         assert np.abs(out - seen[i]).max() < TOLERANCE, f"block {i}"
     merged = np.asarray(blocks["__call__"][0]).reshape(-1, ours.config.vision.out_hidden_size)
     assert np.abs(merged[valid[::4]] - seen[-1]).max() < TOLERANCE
+
+
+def test_the_merger_alone(ours, theirs):
+    """Behind the patch embedding, without a block between: a tower of depth 0."""
+    pictures, vision = reference.images(), ours.config.vision
+    inputs = torch_reference.pixels(pictures)
+    with torch.no_grad():
+        expected = theirs.model.visual.merger(theirs.model.visual.patch_embed(inputs["pixel_values"])).numpy()
+    tower = VisionTower(dataclasses.replace(vision, depth=0))
+    images = reference.token_rows("no_image")[1]
+    table = np.asarray(tower.apply({"params": ours.variables["params"]["visual"]}, images))
+    out = [table[i, image_processor.token_rows(image.shape[:2], vision)] for i, image in enumerate(pictures)]
+    assert expected.std() > 0.01 and np.abs(np.concatenate(out) - expected).max() < TOLERANCE
 
 
 def test_every_decoder_layer(ours, golden_weights):

@@ -30,3 +30,20 @@ def test_the_hash_names_a_missing_file(tmp_path, missing):
         (tmp_path / name).touch()
     with pytest.raises(UserError, match=rf"{missing}: not there"):
         policies.content_hash(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["preprocessor_config.json", "processor_config.json", "generation_config.json", "chat_template.jinja",
+     "chat_template.json", "config.json", "tokenizer.json", "model.safetensors"],
+)  # fmt: skip
+def test_the_hash_covers_what_decides_what_the_model_sees_and_says(tmp_path, name):
+    for needed in ("config.json", "tokenizer.json"):
+        (tmp_path / needed).touch()
+    seen = {policies.content_hash(tmp_path)}
+    for content in ("{}", "[]"):
+        (tmp_path / name).write_text(content)
+        seen.add(policies.content_hash(tmp_path))
+    assert len(seen) == 3
+    (tmp_path / "README.md").write_text("other words")
+    assert policies.content_hash(tmp_path) in seen

@@ -8,10 +8,11 @@ import pytest
 import small_families as small
 from flax import traverse_util
 
-from pixelis_jax.models import families, weights
+from pixelis_jax.models import families, preprocessor, weights
 from pixelis_jax.models import policy as policies
 from pixelis_jax.models.config import CLIP_MEAN, CLIP_STD, HALF, Qwen3VisionConfig, TextConfig
 from pixelis_jax.models.decoder import _axes
+from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.qwen3_vision import resampled
 from pixelis_jax.models.vlm import VLM
 from pixelis_jax.types import UserError
@@ -43,10 +44,10 @@ PREPROCESSOR = {
 }  # fmt: skip
 
 
-def read(tmp_path, raw, preprocessor=None):
+def read(tmp_path, raw, images=None):
     (tmp_path / "config.json").write_text(json.dumps(raw))
-    if preprocessor is not None:
-        (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    if images is not None:
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(images))
     return families.from_json(tmp_path / "config.json")
 
 
@@ -120,12 +121,37 @@ def test_channel_statistics_are_those_of_the_preprocessor(tmp_path):
         ("patch_size", 14, "patch_size is 14, this program can only do 16"),
         ("do_normalize", False, "do_normalize is False, this program can only do True"),
         ("resample", 2, "resample is 2, this program can only do 3"),
+        ("do_convert_rgb", False, "do_convert_rgb is False, this program can only do True"),
+        ("rescale_factor", 0.5, "rescale_factor is 0.5, this program can only do 0.003"),
+        ("do_center_crop", True, "do_center_crop is True, this program can only do False"),
+        ("image_processor_type", "CLIPImageProcessor", "image_processor_type 'CLIPImageProcessor' is not supported"),
+        ("sharpen", 1, "field 'sharpen' is not one this program honours"),
     ],
 )
 def test_another_preprocessing_is_refused(tmp_path, field, value, words):
     with pytest.raises(UserError, match=words) as error:
         read(tmp_path, QWEN3_VL_4B, PREPROCESSOR | {field: value})
     assert str(error.value).startswith(str(tmp_path / "preprocessor_config.json"))
+
+
+def test_fields_that_are_null_have_their_defaults(tmp_path):
+    spelled = dict.fromkeys(("do_resize", "size", "crop_size", "resample", "min_pixels", "device", "image_mean"))
+    assert read(tmp_path, QWEN3_VL_4B, spelled | PREPROCESSOR) == read(tmp_path, QWEN3_VL_4B, PREPROCESSOR)
+
+
+def test_a_nested_file_of_transformers_5_comes_first(tmp_path):
+    """It is `processor_config.json`, which may also be there without an image processor in it."""
+    plain = read(tmp_path, QWEN3_VL_4B, PREPROCESSOR)
+    nested = tmp_path / "processor_config.json"
+    nested.write_text(json.dumps({"processor_class": "Qwen3VLProcessor"}))
+    assert read(tmp_path, QWEN3_VL_4B) == plain
+    size = {"shortest_edge": 1024, "longest_edge": 4096}
+    nested.write_text(json.dumps({"image_processor": PREPROCESSOR | {"image_std": [1, 1, 1], "size": size}}))
+    assert read(tmp_path, QWEN3_VL_4B).need_vision().image_std == (1, 1, 1)
+    assert preprocessor.read_budget(tmp_path) == PixelBudget(1024, 4096)
+    nested.write_text(json.dumps({"image_processor": PREPROCESSOR | {"do_pad": True}}))
+    with pytest.raises(UserError, match=r"processor_config.json: do_pad is True, this program can only do False"):
+        read(tmp_path, QWEN3_VL_4B)
 
 
 def test_every_parameter_has_one_key_and_every_key_one_parameter():

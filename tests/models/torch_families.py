@@ -61,8 +61,8 @@ def layers(model, given: dict[str, torch.Tensor]) -> list[np.ndarray]:
 
 
 @torch.no_grad()
-def greedy(model, given: dict[str, torch.Tensor], *, tokens: int, eos: int, suppress=()) -> list[list[int]]:
-    """Greedy continuation of left-padded rows, cut behind the end of turn."""
+def greedy(model, given: dict[str, torch.Tensor], *, tokens: int, eos, suppress=()) -> list[list[int]]:
+    """Greedy continuation of left-padded rows, cut behind the first end of turn: `eos` is an id or a list of them."""
     made = model.generate(
         **given,
         do_sample=False,
@@ -71,7 +71,9 @@ def greedy(model, given: dict[str, torch.Tensor], *, tokens: int, eos: int, supp
         pad_token_id=0,
         **({"suppress_tokens": list(suppress)} if suppress else {}),
     ).numpy()[:, given["input_ids"].shape[1] :]
-    return [row[: row.index(eos) + 1] if eos in row else row for row in made.tolist()]
+    ends = np.isin(made, eos)
+    counts = np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, made.shape[1])
+    return [row[:count].tolist() for row, count in zip(made, counts, strict=True)]
 
 
 def pixels(pictures: list[np.ndarray], vision: VisionBase) -> dict[str, torch.Tensor]:

@@ -165,6 +165,16 @@ def test_the_sampled_end_of_turn_carries_its_log_prob(engine, small_policy):
     assert state.length.tolist() == [8, 12, 7]  # the end-of-turn token itself is in the cache
 
 
+def test_any_of_several_tokens_ends_a_turn(small_policy):
+    end, pad = small_policy.processor.im_end, small_policy.processor.pad
+    params, adapter = insistent(small_policy, [pad])
+    engine = Engine(small_policy.model, SAMPLING, end_of_turn=(end, pad))
+    variables = {"params": params, "lora": adapter}
+    state = engine.prefill(variables, pad_rows(prompts(small_policy), length=16, pad=0), jnp.ones((1, 64)), repeat=1)
+    out, _ = engine.generate(variables, state, keys(), jnp.ones(3, bool))
+    assert out.tokens[:, 0].tolist() == [pad] * 3 and out.count.tolist() == [1, 1, 1] and out.ended.all()
+
+
 def test_repeat_gives_each_prompt_to_neighbouring_rows(engine, small_policy):
     variables = {"params": small_policy.params}
     batch = pad_rows(prompts(small_policy), length=16, pad=0)
