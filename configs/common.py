@@ -40,6 +40,7 @@ def image() -> ml_collections.ConfigDict:
     group.max_pixels = 112 * 112  # overview area, px
     group.crop_min_pixels = 84 * 84  # area of a tool's image, px
     group.crop_max_pixels = 112 * 112  # area of a tool's image, px
+    group.coordinates = ""  # of boxes in calls: pixels (of the image as seen) | norm1000; "": as the model family does
     return group
 
 

@@ -83,6 +83,7 @@ def load_policy(config: ConfigDict) -> Policy:
         lora_scale=lora_config(config).scale,
         overview=overview,
         crop=crop,
+        coordinates=config.image.coordinates,
     )
 
 
@@ -91,14 +92,16 @@ def new_policy(config: ConfigDict) -> Policy:
     overview, crop = budgets(config)
     mesh = mesh_of(config)
     if config.model.init_from:
-        return policies.load(config.model.init_from, mesh=mesh, overview=overview, crop=crop)
+        frame = config.image.coordinates
+        return policies.load(config.model.init_from, mesh=mesh, overview=overview, crop=crop, coordinates=frame)
     tokenizer = tiny.make_tokenizer(config.seed, schemas(TOOLS))
     sizes = {k: config.model[k] for k in ("width", "layers", "vision_width", "vision_depth")}
     model_config = tiny.make_config(tokenizer, **sizes)
     model = VLM(model_config)
     shardings = parallel.param_shardings(mesh, policies.abstract_params(model))
     params = jax.jit(lambda: policies.init_params(model, config.seed), out_shardings=shardings)()
-    return Policy(model, params, Processor(model_config, tokenizer, overview=overview, crop=crop), mesh, "new", "")
+    processor = Processor(model_config, tokenizer, overview=overview, crop=crop, coordinates=config.image.coordinates)
+    return Policy(model, params, processor, mesh, "new", "")
 
 
 def reading_config(config: ConfigDict) -> ReadingConfig:

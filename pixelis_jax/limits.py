@@ -12,6 +12,7 @@ from pixelis_jax.config import flatten
 from pixelis_jax.data.pixelsearch.questions import KINDS
 from pixelis_jax.evaluation import MODES
 from pixelis_jax.models import quantized
+from pixelis_jax.tools.base import COORDINATES
 from pixelis_jax.types import UserError
 
 INT32 = 2**31 - 1
@@ -95,6 +96,7 @@ NAMES: dict[str, Collection[str]] = {
 # Fields that take one name of a few; others of the kind are checked by the part that reads them.
 CHOICES: dict[str, tuple[str, ...]] = {
     "algorithm.advantage_scale": get_args(Scale),
+    "image.coordinates": ("", *COORDINATES),
     "model.quantize": ("", *quantized.KINDS),
 }
 # Axes of one array: the product is its size, which XLA counts in int32 here and there.

@@ -75,7 +75,7 @@ class Online:
             "windows": windows.to_json(windows.init(assembly.window_lengths(self.config))),
             "correction": self.rl_config.loss.correction,
             "gated": False,
-            "coordinates": "pixels",
+            "coordinates": self.policy.processor.coordinates,
             "pixel_budgets": [list(map(int, (b.min_pixels, b.max_pixels))) for b in assembly.budgets(self.config)],
         }
 

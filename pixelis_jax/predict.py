@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = trained.settings if trained else adapters.settings_of(policies.resolve(name))
     overview, crop = _budgets(settings.get("image"))
     scale = trained.lora.scale if trained else 1.0
-    policy = policies.load(name, lora_scale=scale, overview=overview, crop=crop)
+    frame = settings.get("image", {}).get("coordinates", "")
+    policy = policies.load(name, lora_scale=scale, overview=overview, crop=crop, coordinates=frame)
     trajectory = ask(policy, trained, image, args, settings.get("sampling", {}))
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     print(f"model {name}" + (f" with the adapter of {trained.origin}" if trained else ""))

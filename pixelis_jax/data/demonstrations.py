@@ -73,9 +73,14 @@ def make_batch(config: DemonstrationConfig, processor: Processor, schemas: str, 
                 box_noise=config.box_noise,
                 fit_overview=processor.fit_overview,
                 fit_crop=processor.fit_crop,
+                coordinates=processor.coordinates,
             )
             turns = dialogues.messages(
-                sample, task.images, fit_overview=processor.fit_overview, fit_crop=processor.fit_crop
+                sample,
+                task.images,
+                fit_overview=processor.fit_overview,
+                fit_crop=processor.fit_crop,
+                coordinates=processor.coordinates,
             )
             seen = dialogues.crops_of(turns, processor)
             rows_of.append((task, turns, i, len(crops), len(seen)))

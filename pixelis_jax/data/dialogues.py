@@ -25,13 +25,19 @@ class Message:
 
 
 def messages(
-    sample: Sample, images: Sequence[np.ndarray], *, fit_overview: FitSize, fit_crop: FitSize
+    sample: Sample,
+    images: Sequence[np.ndarray],
+    *,
+    fit_overview: FitSize,
+    fit_crop: FitSize,
+    coordinates: str = "pixels",
 ) -> list[Message]:
     """Assistant turns of a sample. THINK steps join the think block of the action (or the answer) that follows them.
 
     A call without a stored observation is replayed by the real tool, so the dialogue shows what a rollout would show.
     """
-    session = Session(images, [fit_overview(*image.shape[:2]) for image in images], fit_crop=fit_crop)
+    seen = [fit_overview(*image.shape[:2]) for image in images]
+    session = Session(images, seen, fit_crop=fit_crop, coordinates=coordinates)
     turns, thoughts = [], []
     for step in sample.trajectory:
         if step.thought:

@@ -32,6 +32,7 @@ class Family:
 
     `own` are fields of its files beyond the common ones; `defaults` is what `transformers` takes for a missing field,
     in which None means derived from others. `prefixed` files call their parts model.visual and model.language_model.
+    `coordinates` is the frame in which its models were taught to give boxes.
     """
 
     architecture: str
@@ -42,6 +43,7 @@ class Family:
     vision: type[VisionBase] | None = None
     vision_act: str = ""
     prefixed: bool = False
+    coordinates: str = "pixels"
 
 
 _PLAIN = {"mrope_section": None}
@@ -62,6 +64,7 @@ FAMILIES: dict[str, Family] = {
         vision=Qwen3VisionConfig,
         vision_act="gelu_pytorch_tanh",
         prefixed=True,
+        coordinates="norm1000",
     ),
     "qwen3": Family(
         architecture="Qwen3ForCausalLM",

@@ -69,11 +69,13 @@ def load(
     lora_scale: float = 1.0,
     overview: PixelBudget | None = None,
     crop: PixelBudget | None = None,
+    coordinates: str = "",
 ) -> Policy:
     """Load what `resolve` finds under a name onto the mesh (default: all devices on the data axis).
 
     `overview` and `crop` bound the pixels of task images and of tool images; None takes the directory's own bounds.
-    `quantize` (one of `quantized.KINDS`) keeps the decoder's kernels in fewer bits.
+    `quantize` (one of `quantized.KINDS`) keeps the decoder's kernels in fewer bits. `coordinates` is the frame of boxes
+    in calls; "" is the family's own.
     """
     directory = resolve(name)
     config = families.from_json(directory / "config.json")
@@ -93,7 +95,7 @@ def load(
     size = sum(x.nbytes for x in jax.tree.leaves(params)) / 2**30
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     loaded = f"{size:.2f} GiB of weights read in {time.perf_counter() - begin:.0f} s, host peak {peak:.1f} GiB"
-    processor = processors.load(directory, config, overview=overview, crop=crop)
+    processor = processors.load(directory, config, overview=overview, crop=crop, coordinates=coordinates)
     return Policy(model, params, processor, mesh, name, digest.result(), loaded)
 
 

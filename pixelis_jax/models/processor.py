@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from pixelis_jax.models import image_processor, preprocessor
 from pixelis_jax.models.config import ModelConfig, VisionConfig, eos_token_ids, read_object
+from pixelis_jax.models.families import FAMILIES
 from pixelis_jax.models.image_processor import PixelBudget, size_of
 from pixelis_jax.models.rows import Row, power_bucket
 from pixelis_jax.types import ImageBatch, UserError
@@ -19,6 +20,8 @@ SYSTEM_PROMPT = (
     "Think in <think></think>, then call one tool in <tool_call></tool_call> or answer in <answer></answer>."
     "\nTools:\n{schemas}"
 )
+# Added to it where boxes are not in the pixels of an image as it is seen.
+FRAMES = {"pixels": "", "norm1000": "\nCoordinates go from 0 to 1000 over the width and over the height of an image."}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +35,8 @@ class Placed:
 class Processor:
     """Tokenizer, template and image budgets. `overview` bounds task images, `crop` the images that tools return.
 
-    A sampled turn ends with any of `end_of_turn`: the template's `<|im_end|>` and the `stops` of the checkpoint.
+    `coordinates` is the frame of boxes in calls ("": the family's own) and stands in the system prompt. A sampled turn
+    ends with any of `end_of_turn`: the template's `<|im_end|>` and the `stops` of the checkpoint.
     """
 
     def __init__(
@@ -43,11 +47,15 @@ class Processor:
         overview: PixelBudget,
         crop: PixelBudget,
         stops: Sequence[int] = (),
+        coordinates: str = "",
     ) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.overview = overview
         self.crop = crop
+        self.coordinates = coordinates or FAMILIES[config.model_type].coordinates
+        if self.coordinates not in FRAMES:
+            raise UserError(f"image.coordinates {coordinates!r:.40} is no known frame; use one of {', '.join(FRAMES)}")
         names = [re.escape(token.content) for token in tokenizer.get_added_tokens_decoder().values()]
         self._spelled_token = re.compile(f"(?={'|'.join(names)})")  # where one begins
         self.im_start, self.im_end = (self._id(t) for t in ("<|im_start|>", "<|im_end|>"))
@@ -158,7 +166,8 @@ class Processor:
 
     def append_prompt(self, row: Row, question: str, images: Sequence[Placed], schemas: str) -> None:
         """System prompt with the tools, the user's images and question, and the opening of the assistant's turn."""
-        before = f"<|im_start|>system\n{SYSTEM_PROMPT.format(schemas=schemas)}<|im_end|>\n<|im_start|>user\n"
+        system = SYSTEM_PROMPT.format(schemas=schemas) + FRAMES[self.coordinates]
+        before = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"
         if images:
             row.append_text(self.encode(before))
             before = ""
@@ -177,7 +186,14 @@ class Processor:
         row.append_text(self.encode(after))
 
 
-def load(directory: Path, config: ModelConfig, *, overview: PixelBudget | None, crop: PixelBudget | None) -> Processor:
+def load(
+    directory: Path,
+    config: ModelConfig,
+    *,
+    overview: PixelBudget | None,
+    crop: PixelBudget | None,
+    coordinates: str = "",
+) -> Processor:
     """Processor of a model directory; a budget of None takes the one of `preprocessor_config.json`."""
     file = directory / "tokenizer.json"
     tokenizer = read_tokenizer(file)
@@ -189,7 +205,8 @@ def load(directory: Path, config: ModelConfig, *, overview: PixelBudget | None, 
     if config.vision is None:
         overview = crop = PixelBudget(0, 0)  # never used: a text-only model refuses images
     overview = overview or preprocessor.read_budget(directory)
-    return Processor(config, tokenizer, overview=overview, crop=crop or overview, stops=read_stops(directory, config))
+    stops = read_stops(directory, config)
+    return Processor(config, tokenizer, overview=overview, crop=crop or overview, stops=stops, coordinates=coordinates)
 
 
 def read_stops(directory: Path, config: ModelConfig) -> tuple[int, ...]:

@@ -134,7 +134,7 @@ class Sampler:
             )
             for sample in range(group):
                 sizes = [processor.fit_overview(*image.shape[:2]) for image in task.images]
-                session = Session(task.images, sizes, fit_crop=processor.fit_crop)
+                session = Session(task.images, sizes, fit_crop=processor.fit_crop, coordinates=processor.coordinates)
                 episode = _Episode(task, sample, row.copy(), session)
                 episode.embeddings.append(first)
                 episodes.append(episode)

@@ -18,7 +18,7 @@ def fit_crop(height, width):
     return 56, 56
 
 
-def demonstrate(task, *, direct=False, box_noise=0.0, seed=0):
+def demonstrate(task, *, direct=False, box_noise=0.0, seed=0, **options):
     return pixelsearch.demonstrate(
         task,
         pixelsearch.generator(seed, task.task_id),
@@ -26,6 +26,7 @@ def demonstrate(task, *, direct=False, box_noise=0.0, seed=0):
         box_noise=box_noise,
         fit_overview=fit_overview,
         fit_crop=fit_crop,
+        **options,
     )
 
 
@@ -44,6 +45,17 @@ def test_a_look_is_think_zoom_think_and_the_real_tool_result():
     again = execute(session, ToolCall(zoom.action, zoom.parameters))
     assert zoom.result["text"] == again.text and zoom.result["ok"]
     assert np.array_equal(zoom.observation.image, again.image)
+
+
+def test_in_thousandths_the_oracle_looks_at_the_same_place():
+    """Boxes differ by their rounding: half a seen pixel, 1/112 of a side, on each edge."""
+    for task in looks(count=10):
+        calls = [demonstrate(task, **frame).trajectory[1] for frame in ({}, {"coordinates": "norm1000"})]
+        pixels, thousandths = (call.observation.region for call in calls)
+        np.testing.assert_allclose(pixels, thousandths, atol=0.02)
+        seen = fit_overview(*task.images[0].shape[:2])
+        scaled = np.array(calls[1].parameters["bbox_2d"]) * [*seen[::-1], *seen[::-1]] / 1000
+        assert np.abs(scaled - calls[0].parameters["bbox_2d"]).max() <= 1
 
 
 def test_the_call_of_the_oracle_is_one_the_parser_reads():

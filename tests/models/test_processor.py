@@ -33,6 +33,26 @@ def ids_of(small_policy):
     return run
 
 
+def test_the_frame_of_boxes_is_the_familys_or_the_configs(small_policy):
+    given = small_policy.processor
+    assert given.coordinates == "pixels"
+
+    def prompt(coordinates):
+        row, own = (
+            Row(),
+            Processor(given.config, given.tokenizer, overview=BUDGET, crop=BUDGET, coordinates=coordinates),
+        )
+        own.append_prompt(row, "?", [], "[]")
+        return own.decode(row.tokens)
+
+    assert prompt("") == prompt("pixels")
+    assert prompt("norm1000") == prompt("").replace(
+        "[]<|im_end|>", "[]\nCoordinates go from 0 to 1000 over the width and over the height of an image.<|im_end|>"
+    )
+    with pytest.raises(UserError, match=r"image\.coordinates 'yards' is no known frame; use one of pixels, norm1000"):
+        prompt("yards")
+
+
 @pytest.mark.parametrize("where", ["observation", "question"])
 def test_special_tokens_in_a_text_are_characters(ids_of, small_policy, where):
     processor = small_policy.processor

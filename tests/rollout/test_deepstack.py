@@ -50,6 +50,15 @@ def rollout(policy, task):
     return Script(policy)(tasks, [[look, look, ANSWER], [ANSWER], [look, ANSWER]])
 
 
+def test_boxes_are_in_thousandths(policy, rollout):
+    """[4, 8, 40, 50] of 1000 is that share of the 140 x 190 px of the original, and the prompt says so."""
+    first = rollout.trajectories[0]
+    region = first.turns[0].observation.region
+    x1, x2, y1, y2 = round(0.004 * 190), round(0.04 * 190), round(0.008 * 140), round(0.05 * 140)
+    np.testing.assert_allclose(region, [(x1 + x2) / 380, (y1 + y2) / 280, (x2 - x1) / 190, (y2 - y1) / 140])
+    assert "Coordinates go from 0 to 1000" in policy.processor.decode(first.tokens.tolist())
+
+
 def test_the_table_holds_what_each_level_adds(rollout):
     assert rollout.features.shape[1] == WIDTH * (1 + LEVELS)
     first = rollout.trajectories[0]

@@ -26,20 +26,23 @@ def demonstrate(
     box_noise: float,
     fit_overview: FitSize,
     fit_crop: FitSize,
+    coordinates: str = "pixels",
 ) -> Sample:
     """The oracle's trajectory: with a look (think, ZOOM_IN on the target, think, answer), or direct (think, answer).
 
     A task that needs no look is always answered directly. `direct` on one that does gives the "bad habit": the right
     answer that nobody could have read. `box_noise` moves and resizes the box by up to this share of its sides.
-    `fit_overview` and `fit_crop` say at which (height, width) the model sees the scene and the crop.
+    `fit_overview` and `fit_crop` say at which (height, width) the model sees the scene and the crop, `coordinates` in
+    which frame it gives boxes.
     """
     height, width = task.images[0].shape[:2]
     seen = fit_overview(height, width)
     if direct or not task.needs_look:
         trajectory = [_think(COUNT if task.metadata["kind"] == "counting" else SEE)]
     else:
-        session = Session(task.images, [seen], fit_crop=fit_crop)
-        box = look_box(task.metadata["target_box"], (height, width), seen, generator, box_noise=box_noise)
+        session = Session(task.images, [seen], fit_crop=fit_crop, coordinates=coordinates)
+        shown = session.shown_size(session.frames[0])
+        box = look_box(task.metadata["target_box"], (height, width), shown, generator, box_noise=box_noise)
         call = ToolCall("ZOOM_IN", {"bbox_2d": box})
         observation = execute(session, call)
         if not observation.ok:
@@ -69,7 +72,7 @@ def look_box(
     *,
     box_noise: float,
 ) -> list[int]:
-    """Integer box [x1, y1, x2, y2] in seen pixels around `target`, which is in original ones; clamped to the image."""
+    """Integer box [x1, y1, x2, y2] around `target`, which is in pixels of `size`, in those of `seen`; clamped."""
     spans = []
     for axis in (0, 1):
         scale = seen[1 - axis] / size[1 - axis]
