@@ -10,18 +10,20 @@ measured in the same run.
 
 import argparse
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax import traverse_util
 
 from benchmarks.timing import copy_bandwidth, matmul_flops, median_s, nbytes, peak_gib
 from benchmarks.timing import kernels as timing_kernels
 from pixelis_jax import parallel
 from pixelis_jax.algorithms.grpo import GRPOConfig, GRPOInputs
-from pixelis_jax.models import image_processor, lora, policy, shapes
+from pixelis_jax.models import image_processor, lora, policy, quantized, shapes
 from pixelis_jax.models.config import ModelConfig
 from pixelis_jax.models.rows import Row, pad_rows
 from pixelis_jax.models.vlm import VLM
@@ -44,6 +46,7 @@ class Work:
     image_px: int
     kernels: int = 0
     pack: bool = True
+    quantize: str = ""
 
 
 def profile(work: Work, call: Any, hlo: Any) -> None:
@@ -80,6 +83,11 @@ def measure(name: str, config: ModelConfig, work: Work, parts: list[str], *, ada
     model = VLM(config, dtype=dtype, lora_scale=2.0, remat=True)
     abstract = policy.abstract_params(model)
     params = policy.random_params(abstract, parallel.param_shardings(mesh, abstract), seed=0)
+    if work.quantize:
+        one = quantized.leaf_quantizer(work.quantize, functools.partial(parallel.param_shardings, mesh))
+        flat = traverse_util.flatten_dict(params, sep="/")
+        del params
+        params = traverse_util.unflatten_dict({path: one(path, flat.pop(path)) for path in list(flat)}, sep="/")
     adapter = lora.init(jax.random.key(1), params, lora.LoraConfig(rank=16, alpha=32))
     variables = {"params": params, "lora": adapter} if adapted else {"params": params}
     bandwidth = copy_bandwidth()
@@ -195,6 +203,7 @@ def main() -> None:
     parser.add_argument("--image_px", type=int, default=448)
     parser.add_argument("--adapter", default=True, action=argparse.BooleanOptionalAction, help="decode with LoRA")
     parser.add_argument("--pack", default=True, action=argparse.BooleanOptionalAction, help="decode with it packed")
+    parser.add_argument("--quantize", default="", choices=["", *quantized.KINDS], help="the decoder's kernels")
     parser.add_argument("--kernels", type=int, default=0, help="also print so many kernels of decoding and of the step")
     args = parser.parse_args()
     if args.shape == "pixelis-tiny":
@@ -203,7 +212,9 @@ def main() -> None:
         config = from_json(policy.resolve(args.shape) / "config.json")
     else:
         config = shapes.shape(args.shape)
-    work = Work(args.decode_rows, args.train_rows, args.new_tokens, args.image_px, args.kernels, args.pack)
+    work = Work(
+        args.decode_rows, args.train_rows, args.new_tokens, args.image_px, args.kernels, args.pack, args.quantize
+    )
     measure(args.shape, config, work, args.parts.split(","), adapted=args.adapter)
 
 

@@ -17,6 +17,7 @@ import small_families as small
 
 from pixelis_jax import parallel
 from pixelis_jax.models import policy as policies
+from pixelis_jax.models import vlm
 from pixelis_jax.models.rows import Row
 
 torch = pytest.importorskip("torch", reason="live parity needs the `parity` extra (torch)")
@@ -74,6 +75,23 @@ def rows(directory, policy):
         assert row.tokens == auto(text, add_special_tokens=False).input_ids
         rows.append(row)
     return rows
+
+
+@pytest.mark.parametrize(("kind", "bound"), [("int8", 0.02), ("nf4", 0.3)])
+def test_fewer_bits_stay_close(directory, policy, rows, kind, bound):
+    """Mean difference of the prompts' log-probs from those of the weights as they are."""
+    batch = jax.device_put(small.padded(rows, "right", max(map(len, rows))))
+    no_image = jnp.zeros((1, policy.model.config.text.hidden_size))
+    fewer = policies.load(str(directory), mesh=policy.mesh, quantize=kind)
+
+    @jax.jit
+    def logp(variables):
+        return vlm.score(policy.model, variables, batch, no_image).logp
+
+    exact, found = (logp({"params": p.params}) for p in (policy, fewer))
+    error = np.abs(found - exact)[np.asarray(batch.valid)].mean()
+    print(kind, error)
+    assert 0 < error < bound, error
 
 
 def test_logits(policy, theirs, rows):
