@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from pixelis_jax import adapters, curriculum, parallel, tiny
+from pixelis_jax import adapters, curriculum, hosts, parallel, tiny
 from pixelis_jax.algorithms.advantages import check_group_size
 from pixelis_jax.algorithms.grpo import GRPOConfig
 from pixelis_jax.config import to_json
@@ -155,8 +155,22 @@ def hashes(policy: Policy, adapter: PyTree) -> dict[str, str]:
     return {"model": policy.sha256, "adapter": tree_sha256(adapter), "data": assets.sha256()}
 
 
+def mesh_notes(config: ConfigDict, policy: Policy) -> list[str]:
+    """What of a job does not divide by its mesh, in lines for the user."""
+    rows = {"eval.batch": config.eval.batch}
+    if config.job == "rft":
+        rows |= {"rollout.prompts x rollout.group_size": config.rollout.prompts * config.rollout.group_size}
+    elif config.job != "eval":
+        rows |= {"data.scenes x data.questions": config.data.scenes * config.data.questions}
+    kv_heads = policy.model.config.text.num_key_value_heads
+    return parallel.notes(policy.mesh, policy.params, kv_heads=kv_heads, rows=rows)
+
+
 def save_adapter(config: ConfigDict, policy: Policy, directory: Path, adapter: PyTree) -> None:
-    """An adapter that a job trained, in PEFT's layout, with `pixelis.json` beside it."""
+    """An adapter that a job trained, in PEFT's layout, with `pixelis.json` beside it. Every process calls it."""
+    adapter = hosts.fetch(adapter)
+    if not hosts.first():
+        return
     text_only = policy.model.config.vision is None
     peft.save(directory, adapter, lora=lora_config(config), base_name=config.model.name, text_only=text_only)
     adapters.write_settings(directory, to_json(config), origin=f"{directory.name} of a run", base=config.model.name)
@@ -165,7 +179,7 @@ def save_adapter(config: ConfigDict, policy: Policy, directory: Path, adapter: P
 def tree_sha256(tree: PyTree) -> str:
     """Digest of the values of a pytree, for `run.json`."""
     digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(jax.device_get(tree)):
+    for leaf in jax.tree.leaves(hosts.fetch(tree)):
         digest.update(leaf.tobytes())
     return digest.hexdigest()
 
@@ -199,10 +213,10 @@ def make_optimizer(config: ConfigDict, schedule: optax.Schedule) -> optax.Gradie
     )
 
 
-def demonstration_config(config: ConfigDict) -> DemonstrationConfig:
-    """What a supervised batch holds."""
+def demonstration_config(config: ConfigDict, own: hosts.Share) -> DemonstrationConfig:
+    """What a supervised batch holds, and which of its scenes this process draws."""
     data = {k: v for k, v in config.data.items() if k != "workers"}
-    return DemonstrationConfig(seed=config.seed, **data)
+    return DemonstrationConfig(seed=config.seed, part=own.of(config.data.scenes, "data.scenes"), **data)
 
 
 def rollout_config(config: ConfigDict, *, group_size: int = 1) -> RolloutConfig:

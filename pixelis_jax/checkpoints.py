@@ -23,8 +23,8 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
-from jax.experimental import multihost_utils
 
+from pixelis_jax import hosts
 from pixelis_jax.metrics.files import FULL_DISK, LIMIT_REACHED, atomic_write
 from pixelis_jax.types import UserError
 
@@ -83,9 +83,9 @@ class Checkpoints:
         with self._explain_full_disk(needed):
             self._orbax().save(step, args=items, force=True)
             self._orbax().wait_until_finished()
-        if jax.process_index() == 0:
+        if hosts.first():
             self._write_manifest(step, state, score)
-        _barrier(f"checkpoint {step}")
+        hosts.meet(f"checkpoint {step}")
         self._drop_old()
 
     def restore(self, state_like: PyTree, step: int | None = None) -> tuple[int, PyTree, dict[str, Any]] | None:
@@ -130,7 +130,7 @@ class Checkpoints:
         Later steps exist when an older one was named; they move to `checkpoints_set_aside/`, so that the next resume
         does not take them for this run's.
         """
-        if jax.process_index() == 0:
+        if hosts.first():
             for path in self.half_written():
                 shutil.rmtree(path)
             for later in self.steps():
@@ -139,7 +139,7 @@ class Checkpoints:
                     target.parent.mkdir(exist_ok=True)
                     (self.directory / str(later)).rename(target)
                     logging.warning("step %d lies after the restored one; moved to %s", later, target)
-        _barrier("checkpoints resume")
+        hosts.meet("checkpoints resume")
         if self._manager is not None:
             self._manager.reload()
 
@@ -156,9 +156,16 @@ class Checkpoints:
 
     def _choose(self, step: int | None) -> int | None:
         """The named whole step, or the last one; None where there is none yet."""
-        for path in self.half_written():
+        for path in self.half_written() if hosts.first() else []:
             logging.warning("%s is half-written (the job was killed while saving); skipping it", path)
         whole = self.steps()
+        last = max(whole, default=-1)
+        most, negative = hosts.largest(last, -last)
+        if most != -negative:
+            raise UserError(
+                f"{self.directory}: step {last} is the last one here and another process sees another; --workdir has to"
+                " lie where all processes of the job can read it"
+            )
         if step is None:
             return whole[-1] if whole else None
         if step not in whole:
@@ -177,9 +184,10 @@ class Checkpoints:
     def _drop_old(self) -> None:
         whole = self.steps()
         kept = set(whole[-self.keep :]) | ({self.best_step()} if self.keep_best else set())
+        hosts.meet("checkpoints to drop")  # all have listed them
         for step in whole:
             if step not in kept:
-                if jax.process_index() == 0:  # first the manifest: a kill in between leaves a half-written step
+                if hosts.first():  # first the manifest: a kill in between leaves a half-written step
                     (self.directory / str(step) / MANIFEST).unlink()
                 self._orbax().delete(step)
 
@@ -303,9 +311,3 @@ def _free_name(path: Path) -> Path:
         n += 1
         candidate = path.with_name(f"{path.name}.{n}")
     return candidate
-
-
-def _barrier(name: str) -> None:
-    """All processes of a multi-host job meet here."""
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(name)

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pixelis_jax import hosts
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.rewards.verifiers import verify
@@ -63,6 +64,8 @@ class Evaluator:
         self.config = config
         self.rollout = rollout
         self.tools = tools
+        self.share = hosts.share(policy.mesh)
+        self._scenes = self.share.of(config.batch, "eval.batch")
         self._engines: dict[SamplingConfig, Engine] = {}
 
     def engine(self, sampling: SamplingConfig) -> Engine:
@@ -79,34 +82,73 @@ class Evaluator:
             sampling = dataclasses.replace(sampling, temperature=0.0)
         config = dataclasses.replace(self.rollout, sampling=sampling, group_size=1, **options)
         sampler = Sampler(self.policy, config, tools=self.tools, engine=self.engine(sampling))
-        trajectories: list[Trajectory] = []
+        outcomes: list[Outcome] = []
         cfg = self.config
         for start in range(0, cfg.scenes, cfg.batch):
             # The last batch is filled up, so that every batch has one compiled shape; the surplus is not counted.
-            tasks = [make_task(cfg.seed, cfg.split, start + i, kinds=cfg.kinds) for i in range(cfg.batch)]
-            done = sampler(tasks, lora=lora, seed=cfg.seed, step=0).trajectories
-            done = done[: cfg.scenes - start]
-            trajectories += done
+            tasks = [make_task(cfg.seed, cfg.split, start + i, kinds=cfg.kinds) for i in self._scenes]
+            rollout = sampler(tasks, lora=lora, seed=cfg.seed, step=0)
+            done = outcomes_of(rollout.trajectories, self.share)[: cfg.scenes - start]
+            outcomes += done
             if progress is not None:
                 progress(len(done))
-        return summarise(trajectories)
+        return summarise(outcomes)
 
 
-def summarise(trajectories: Sequence[Trajectory]) -> EvalResult:
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What metrics on the host count of a trajectory: JSON values, so that processes can tell each other theirs."""
+
+    kind: str
+    task_type: str
+    needs_look: bool
+    status: str
+    score: float  # the verifier's; 0 without an answer
+    tokens: int  # sampled by the policy
+    turns: int
+    calls: int
+    good_calls: int  # ran without error
+    other_turns: int  # gave no answer
+    parse_failures: int
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> "Outcome":
+        task, turns = trajectory.task, trajectory.turns
+        made = [t for t in turns if t.call is not None]
+        return cls(
+            kind=str(task.metadata.get("kind", task.task_type)),
+            task_type=task.task_type,
+            needs_look=bool(task.needs_look),
+            status=trajectory.status,
+            score=success_of(task, trajectory.answer),
+            tokens=int(trajectory.policy.sum()),
+            turns=len(turns),
+            calls=len(made),
+            good_calls=sum(t.observation is not None and t.observation.ok for t in made),
+            other_turns=sum(t.answer is None for t in turns),
+            parse_failures=sum(t.error is not None for t in turns if t.observation),
+        )
+
+
+def outcomes_of(trajectories: Sequence[Trajectory], share: hosts.Share) -> list[Outcome]:
+    """What came of the trajectories of all processes, in the order of the rows."""
+    own = [dataclasses.asdict(Outcome.of(t)) for t in trajectories]
+    return [Outcome(**record) for record in hosts.gather(share, own)]
+
+
+def summarise(outcomes: Sequence[Outcome]) -> EvalResult:
     """Shares over trajectories; a trajectory without an answer is a failure."""
     by_kind: dict[str, list[float]] = defaultdict(list)
     look, used, calls, good = [], [], 0, 0
     statuses: dict[str, int] = defaultdict(int)
-    for trajectory in trajectories:
-        score = success_of(trajectory.task, trajectory.answer)
-        by_kind[str(trajectory.task.metadata.get("kind", trajectory.task.task_type))].append(score)
-        statuses[trajectory.status] += 1
-        made = [t for t in trajectory.turns if t.call is not None]
-        calls += sum(t.answer is None for t in trajectory.turns)
-        good += sum(t.observation is not None and t.observation.ok for t in made)
-        used.append(bool(made))
-        if trajectory.task.needs_look:
-            look.append(score)
+    for outcome in outcomes:
+        by_kind[outcome.kind].append(outcome.score)
+        statuses[outcome.status] += 1
+        calls += outcome.other_turns
+        good += outcome.good_calls
+        used.append(bool(outcome.calls))
+        if outcome.needs_look:
+            look.append(outcome.score)
     return EvalResult(
         success=_mean(look),
         rapr=_mean(used),

@@ -1,6 +1,8 @@
 """`python -m pixelis_jax.main --config=configs/rft.py [--workdir=DIR] [--config.a.b=v]`: every job.
 
-The same command on the same workdir resumes. The default workdir is `runs/<config name>`.
+The same command on the same workdir resumes. The default workdir is `runs/<config name>`. On several hosts the command
+is started once a process, with `--distributed` where a cluster tells each its place, else with the three flags that
+`jax.distributed.initialize` takes (hosts.py).
 """
 
 import sys
@@ -10,14 +12,19 @@ from pixelis_jax.cli import run_cli
 from pixelis_jax.types import UserError
 
 USAGE = """usage: python -m pixelis_jax.main --config=configs/NAME.py[:VARIANT] [--workdir=DIR]
-                                  [--config.FIELD=VALUE ...]
+                                  [--config.FIELD=VALUE ...] [--distributed]
 
 jobs: configs/rft.py (GRPO with tools, the main one), sft.py, pretrain.py, eval.py; `:smoke` is a seconds-long version
 of each. Fields are listed, each with a comment, in the config file. The same command on the same workdir resumes.
 
   --workdir=DIR      where everything is written (default: runs/<config name>)
+  --distributed      this is one of the processes of a SLURM, Open MPI, Kubernetes or TPU pod job
+  --coordinator_address=HOST:PORT --num_processes=N --process_id=I
+                     the same, without such a cluster: where process 0 listens, how many there are, which one this is
   --help             this text
 """
+# Flags of their own, and whether each is given a value.
+FLAGS = {"workdir": True, "distributed": False, "coordinator_address": True, "num_processes": True, "process_id": True}
 
 
 def main() -> int:
@@ -28,23 +35,34 @@ def main() -> int:
     from pixelis_jax import config as configs
 
     config, rest = configs.from_argv(sys.argv[1:])
-    workdir = None
+    flags = {}
     for argument in rest:
         name, _, value = argument.partition("=")
-        if name != "--workdir" or not value:
+        if bool(value) is not FLAGS.get(name.removeprefix("--")) or not name.startswith("--"):
             raise UserError(f"argument {argument!r} is unknown; see --help")
-        workdir = Path(value)
-    workdir = workdir or default_workdir(sys.argv[1:])
+        flags[name.removeprefix("--")] = value
+    workdir = Path(flags.pop("workdir", "") or default_workdir(sys.argv[1:]))
+    from pixelis_jax import hosts
     from pixelis_jax.workdir import Workdir
 
     if Workdir(workdir).finished(config):
         print(f"{workdir}: this job is finished (summary.json); name another --workdir for a new one")
         return 0
+    if flags:
+        hosts.initialize(flags.get("coordinator_address"), _count(flags, "num_processes"), _count(flags, "process_id"))
     set_up_jax()
     from pixelis_jax import train
 
-    train.run(config, workdir)
+    hosts.run(lambda: train.run(config, workdir))
     return 0
+
+
+def _count(flags: dict[str, str], name: str) -> int | None:
+    """A flag's value as a number; None where it is not given."""
+    value = flags.get(name)
+    if value is not None and not value.isdecimal():
+        raise UserError(f"--{name}={value}: give a whole number from 0")
+    return None if value is None else int(value)
 
 
 def default_workdir(arguments: list[str]) -> Path:

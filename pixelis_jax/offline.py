@@ -7,7 +7,7 @@ import jax
 from jax import Array
 from ml_collections import ConfigDict
 
-from pixelis_jax import assembly, parallel, reading, tiny, train_step
+from pixelis_jax import assembly, hosts, parallel, reading, tiny, train_step
 from pixelis_jax.config import to_json
 from pixelis_jax.data import demonstrations
 from pixelis_jax.data.demonstrations import DemonstrationBatch
@@ -28,6 +28,7 @@ class Offline:
     def __init__(self, config: ConfigDict) -> None:
         self.config = config
         self.policy = self.make_policy()
+        self.share = hosts.share(self.policy.mesh)
         self.start, self.hashes, self.origin = self.make_start()
         self.schedule = assembly.make_schedule(config.optimizer, config.total_steps)
         self.tx = assembly.make_optimizer(config.optimizer, self.schedule)
@@ -59,15 +60,20 @@ class Offline:
         return jax.device_put(state, parallel.param_shardings(self.policy.mesh, state))
 
     def batches(self, start: int) -> Iterator[DemonstrationBatch]:
-        """Batches from step `start` on."""
-        return demonstrations.batches(
-            assembly.demonstration_config(self.config),
+        """Batches from step `start` on, this process's part of each."""
+        made = demonstrations.batches(
+            assembly.demonstration_config(self.config, self.share),
             self.policy.processor,
             schemas(TOOLS),
             start=start,
             stop=self.config.total_steps,
             workers=self.config.data.workers,
         )
+        return (demonstrations.as_part(batch, self.share, self.policy.model.config) for batch in made)
+
+    def policy_tokens(self, batch: DemonstrationBatch) -> int:
+        """Tokens of the step that are trained on, those of other processes too."""
+        return sum(hosts.gather(self.share, [int(batch.rows.policy.sum())]))
 
     def train_step(
         self, state: TrainState, batch: DemonstrationBatch, step: int
@@ -118,6 +124,7 @@ class Pretrain(Offline):
             self._pool = reading.make_pool(
                 self.config.seed,
                 self.policy.processor,
+                mesh=self.policy.mesh,
                 charts=self.config.reading.charts,
                 workers=self.config.data.workers,
             )
@@ -135,7 +142,10 @@ class Pretrain(Offline):
         processor, target = policy.processor, run.path / "model"
         model_config = policy.model.config
         settings = to_json(self.config)
-        tiny.write_directory(target, processor.tokenizer, model_config, overview=processor.overview, settings=settings)
+        if hosts.first():
+            tiny.write_directory(
+                target, processor.tokenizer, model_config, overview=processor.overview, settings=settings
+            )
         weights.save(target, policy.params, config=policy.model.config, dtype="float16")
         run.say(f"model written to {target} (Hugging Face layout)")
         return policy, None

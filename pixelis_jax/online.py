@@ -1,7 +1,7 @@
 """The parts of an online RL job between the lines of `train.train_online`."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -11,10 +11,10 @@ import numpy as np
 from jax import Array
 from ml_collections import ConfigDict
 
-from pixelis_jax import assembly, curriculum, parallel, train_step
+from pixelis_jax import assembly, curriculum, hosts, parallel, train_step
 from pixelis_jax.algorithms.agreement import NAME, sampler_trainer_difference
 from pixelis_jax.data.pixelsearch.questions import make_task
-from pixelis_jax.evaluation import success_of
+from pixelis_jax.evaluation import Outcome, outcomes_of, success_of
 from pixelis_jax.metrics import trajectories, windows
 from pixelis_jax.models.rows import bucket
 from pixelis_jax.rewards import orchestrator
@@ -47,6 +47,8 @@ class Online:
         rollout = assembly.rollout_config(config, group_size=config.rollout.group_size)
         engine = self.evaluator.engine(rollout.sampling)
         self.sampler = Sampler(self.policy, rollout, tools=TOOLS, engine=engine)
+        self.share = hosts.share(self.policy.mesh)
+        self._prompts = self.share.of(config.rollout.prompts, "rollout.prompts")
         self._gated = False  # in this process
 
     @property
@@ -81,13 +83,13 @@ class Online:
 
     # One step, in order ---------------------------------------------------------------------------------------------
     def prompts(self, start: int) -> Iterator[list[Task]]:
-        """Training prompts from step `start` on: a pure function of (seed, step), rendered ahead by a thread."""
+        """Prompts of this process from step `start` on: a pure function of (seed, step), rendered ahead by a thread."""
         cfg = self.config.rollout
         kinds = tuple(cfg.kinds)
 
         def tasks(step: int) -> list[Task]:
             first = int(step) * cfg.prompts
-            return [make_task(self.config.seed, "train", first + i, kinds=kinds) for i in range(cfg.prompts)]
+            return [make_task(self.config.seed, "train", first + i, kinds=kinds) for i in self._prompts]
 
         steps = grain.MapDataset.range(start, self.config.total_steps).map(tasks)
         yield from steps.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4))
@@ -95,7 +97,7 @@ class Online:
     def verify(self, rollout: Rollout) -> TrajectoryBatch:
         """Strings end here: answers are checked, calls become ids, rows go to the device."""
         sampling = self.config.sampling
-        longest = max(len(t.tokens) for t in rollout.trajectories)
+        (longest,) = hosts.largest(max(len(t.tokens) for t in rollout.trajectories))
         batch = trajectory_batch(
             rollout.trajectories,
             rollout.features,
@@ -103,6 +105,7 @@ class Online:
             length=padded_length(longest, limit=sampling.context_tokens, buckets=self.config.rollout.length_buckets),
             calls=sampling.max_turns,
             pad=self.policy.processor.pad,
+            first_group=self._prompts.start,
         )
         rest = parallel.put_batch(self.policy.mesh, dataclasses.replace(batch, features=None))
         # One compiled shape: the table grows with every crop, so it is padded to what a full rollout would fill.
@@ -150,13 +153,17 @@ class Online:
         stage = curriculum.current(self.curriculum, curriculum.from_json(host["curriculum"]))
         return self.step_fns.train_step(state, self.frozen, self.start, batch, weights=stage.weights)
 
+    def outcomes(self, rollout: Rollout) -> list[Outcome]:
+        """What came of the step's dialogues, those of other processes too."""
+        return outcomes_of(rollout.trajectories, self.share)
+
     def advance(
-        self, host: Host, metrics: Mapping[str, Array], rollout: Rollout, step: int
+        self, host: Host, metrics: Mapping[str, Array], outcomes: Sequence[Outcome], step: int
     ) -> tuple[Host, dict[str, float | None]]:
         """Moving averages and the curriculum one step on; returns (new host state, all scalars of the step)."""
         scalars: dict[str, float | None] = {k: float(v) for k, v in jax.device_get(dict(metrics)).items()}
         rate = assembly.learning_rate(self.schedule, step, scalars["update/skipped"] or 0)
-        scalars |= rollout_scalars(rollout) | {"learning_rate": rate}
+        scalars |= rollout_scalars(outcomes) | {"learning_rate": rate}
         moved = windows.update(windows.from_json(host["windows"]), scalars)
         scalars |= windows.averages(moved)
         before = curriculum.from_json(host["curriculum"])
@@ -182,8 +189,8 @@ class Online:
         assembly.save_adapter(self.config, self.policy, run.path / folder, state.trainable["lora"])
 
     def records(self, rollout: Rollout, numbers: RowNumbers) -> list[dict[str, Any]]:
-        """The first rows of the step for trajectories.jsonl."""
-        host = jax.device_get(numbers)
+        """The first of this process's rows for trajectories.jsonl."""
+        host = {name: self.share.cut(values) for name, values in hosts.fetch(dict(numbers)).items()}
         count = min(self.config.logging.rollouts, len(rollout.trajectories))
         return [
             trajectories.record(rollout.trajectories[i], {name: float(v[i]) for name, v in host.items()})
@@ -205,17 +212,15 @@ def _stage_folder(stage: int) -> str:
     return STAGE_FOLDERS[min(stage, len(STAGE_FOLDERS) - 1)]
 
 
-def rollout_scalars(rollout: Rollout) -> dict[str, float]:
+def rollout_scalars(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Host-side metrics of a step's rollouts, over all rows, excluded ones too."""
-    done = rollout.trajectories
-    tokens = np.array([t.policy.sum() for t in done], float)
-    turns = np.array([len(t.turns) for t in done], float)
-    calls = sum(turn.call is not None for t in done for turn in t.turns)
+    tokens = np.array([o.tokens for o in outcomes], float)
+    turns = np.array([o.turns for o in outcomes], float)
     out = {
-        "rollout/clipped_share": float(np.mean([t.status == "truncated" for t in done])),
-        "rollout/over_turn_share": float(np.mean([t.status == "over_turn" for t in done])),
-        "tool/parse_failures": float(sum(turn.error is not None for t in done for turn in t.turns if turn.observation)),
-        "visual_op_ratio": calls / max(1.0, float(turns.sum())),
+        "rollout/clipped_share": float(np.mean([o.status == "truncated" for o in outcomes])),
+        "rollout/over_turn_share": float(np.mean([o.status == "over_turn" for o in outcomes])),
+        "tool/parse_failures": float(sum(o.parse_failures for o in outcomes)),
+        "visual_op_ratio": sum(o.calls for o in outcomes) / max(1.0, float(turns.sum())),
     }
     for name, values in (("length_tokens", tokens), ("turns", turns)):
         out |= {
@@ -224,7 +229,7 @@ def rollout_scalars(rollout: Rollout) -> dict[str, float]:
             f"rollout/{name}/max": values.max(),
         }
     kinds: dict[str, list[float]] = {}
-    for t in done:
-        kinds.setdefault(t.task.task_type, []).append(success_of(t.task, t.answer))
+    for o in outcomes:
+        kinds.setdefault(o.task_type, []).append(o.score)
     out |= {f"success_rate/{kind}": float(np.mean(v)) for kind, v in kinds.items()}
     return {name: float(value) for name, value in out.items()}

@@ -1,12 +1,18 @@
 """Device mesh and shardings: one rule table, any number of devices.
 
-The mesh is (data, fsdp, tensor). Batches are split over data x fsdp; parameters by the first rule whose pattern is
-found in their path. A dimension that does not divide by its mesh axes stays whole, and `describe` says so.
+The mesh is (data, fsdp, tensor). Batches are split over data x fsdp, the KV cache over tensor too, by heads;
+parameters, adapters and the optimizer's moments by the first rule whose pattern is found in their path. Of an adapter,
+`b` of the layers whose outputs are split is split with them, all else is whole on every device. A dimension that does
+not divide by its mesh axes stays whole, and `notes` says so when a job starts.
+
+On several hosts the mesh goes over the devices of all processes, in their order, so that each holds neighbouring rows
+(hosts.py); `put_batch` takes the rows of this process.
 """
 
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,11 +20,13 @@ import numpy as np
 from flax import traverse_util
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from pixelis_jax import hosts
 from pixelis_jax.types import UserError
 
 PyTree = Any
 AXES = ("data", "fsdp", "tensor")
 BATCH = PartitionSpec(("data", "fsdp"))
+CACHE = PartitionSpec(("data", "fsdp"), None, "tensor")  # [B, S, K, d]
 
 # Layers whose outputs are split, and layers whose inputs are.
 _OUT = r"(q_proj|k_proj|v_proj|qkv|gate_proj|up_proj|merger_mlp_0|linear_fc1)"
@@ -47,7 +55,7 @@ class MeshShape:
 
 def make_mesh(shape: MeshShape, devices: list[jax.Device] | None = None) -> Mesh:
     """Mesh over all devices. UserError where the product does not fit the device count."""
-    devices = jax.devices() if devices is None else devices
+    devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id)) if devices is None else devices
     rest = shape.fsdp * shape.tensor
     data = len(devices) // rest if shape.data == -1 else shape.data
     if data < 1 or data * rest != len(devices):
@@ -98,8 +106,49 @@ def batch_shardings(mesh: Mesh, tree: PyTree) -> PyTree:
 
 
 def put_batch(mesh: Mesh, tree: PyTree) -> PyTree:
-    """Host arrays to devices with `batch_shardings`."""
-    return jax.device_put(tree, batch_shardings(mesh, tree))
+    """Host arrays to devices with `batch_shardings`. Of several processes each gives the rows of its own share."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, batch_shardings(mesh, tree))
+    own = hosts.share(mesh)
+
+    def put(rows: np.ndarray) -> jax.Array:
+        shape = (len(rows) * own.count, *rows.shape[1:])
+        spec = _fit(BATCH, shape, mesh)
+        # Rows that don't divide lie whole on every device, so each process needs those of the others.
+        rows = rows if spec == BATCH else hosts.stack(own, rows)
+        return jax.make_array_from_process_local_data(NamedSharding(mesh, spec), rows, shape)
+
+    return jax.tree.map(put, tree)
+
+
+def constrain_rows(mesh: Mesh | None, tree: PyTree) -> PyTree:
+    """Inside jit: arrays f[B, ...] split over the batch axes, those of four axes (a KV cache) by heads too."""
+    if mesh is None or mesh.size == 1:
+        return tree
+
+    def one(x: jax.Array) -> jax.Array:
+        spec = _fit(CACHE if x.ndim == 4 else BATCH, x.shape, mesh)
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+    return jax.tree.map(one, tree)
+
+
+def notes(mesh: Mesh, params: PyTree, *, kv_heads: int, rows: Mapping[str, int]) -> list[str]:
+    """What does not divide by this mesh, one line each: rows (by what they are), KV heads, parameters."""
+    parts, tensor = mesh.shape["data"] * mesh.shape["fsdp"], mesh.shape["tensor"]
+    out = [
+        f"mesh: {count} rows ({name}) do not divide by data x fsdp = {parts}; every device works on all of them"
+        for name, count in rows.items()
+        if count % parts
+    ]
+    if kv_heads % tensor:
+        out.append(
+            f"mesh: {kv_heads} KV heads do not divide by tensor = {tensor}; each sampled token gathers the cache, so a"
+            " smaller tensor is quicker"
+        )
+    if whole := describe(mesh, params):
+        out.append(f"mesh: {len(whole)} weights do not divide and are held less split, such as {whole[0]}")
+    return out
 
 
 def describe(mesh: Mesh, tree: PyTree) -> list[str]:

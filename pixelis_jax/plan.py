@@ -188,7 +188,7 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
     crops = parallel.abstract(crops, parallel.batch_shardings(mesh, crops))
     sampling = assembly.rollout_config(config).sampling
     pack = mesh.shape["tensor"] == 1
-    engine = Engine(model, sampling, end_of_turn=model_config.eos_token_id, pack=pack)
+    engine = Engine(model, sampling, end_of_turn=model_config.eos_token_id, pack=pack, mesh=mesh)
     yield f"encode {rows} crops", lambda: engine.encode.lower(base, crops)
 
     prompt = PROMPT_TEXT_TOKENS + overview.max_pixels // vision.factor**2

@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
+from jax.sharding import Mesh
 
+from pixelis_jax import parallel
 from pixelis_jax.data.pixelsearch.chart import CLASSES, GRID, make_chart
 from pixelis_jax.models import image_processor, vlm
 from pixelis_jax.models.policy import Policy
@@ -47,15 +49,16 @@ class Charts:
     labels: Array  # i32[N, 16]
 
 
-def make_pool(seed: int, processor: Processor, *, charts: int, workers: int) -> Charts:
-    """Training charts 0 .. charts - 1 on the device, rendered by `workers` processes (0: by threads of this one)."""
+def make_pool(seed: int, processor: Processor, *, mesh: Mesh, charts: int, workers: int) -> Charts:
+    """Training charts 0 .. charts - 1, whole on every device, rendered by `workers` processes (0: by threads)."""
     starts = range(0, charts, _SHARD)
     jobs = [(seed, processor, start, min(_SHARD, charts - start)) for start in starts]
     spawn = multiprocessing.get_context("spawn")
     pool: Executor = ProcessPoolExecutor(workers, mp_context=spawn) if workers else ThreadPoolExecutor(2)
     with pool:
         parts = list(pool.map(_make_shard, jobs))
-    return jax.device_put(jax.tree.map(lambda *x: np.concatenate(x), *parts))
+    pool_of_all = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    return jax.device_put(pool_of_all, parallel.replicated(mesh))
 
 
 def _make_shard(job: tuple[int, Processor, int, int]) -> Charts:

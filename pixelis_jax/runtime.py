@@ -1,6 +1,11 @@
-"""One attempt at a job: lock, resume, log files, checkpoints, signals: what train.py calls around its steps."""
+"""One attempt at a job: lock, resume, log files, checkpoints, signals: what train.py calls around its steps.
+
+Of several processes the first one locks, writes and speaks; a signal that any of them got ends all at the same step.
+"""
 
 import contextlib
+import json
+import os
 import resource
 import signal
 import time
@@ -13,8 +18,10 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
+from pixelis_jax import hosts
 from pixelis_jax.checkpoints import Checkpoints
 from pixelis_jax.config import flatten
+from pixelis_jax.metrics.files import atomic_write
 from pixelis_jax.metrics.progress import Progress
 from pixelis_jax.metrics.writer import MetricWriter
 from pixelis_jax.types import UserError
@@ -38,7 +45,7 @@ class Run:
         self.workdir = Workdir(workdir)
         self.path = workdir
         self.stopped = False
-        self._asked = ""  # the signal that asked to end
+        self._asked = 0  # the signal that asked to end
         self._progress: Progress | None = None
         self._handlers: dict[int, Any] = {}
         self._phase_start = 0.0
@@ -49,7 +56,7 @@ class Run:
         try:
             self.resumed = self.workdir.begin(self.config, seed=self.config.seed, hashes=self.hashes)
             self.checkpoints = Checkpoints(self.path, keep=self.config.checkpoint.keep)
-            self.writer = MetricWriter(self.path)
+            self.writer: Any = MetricWriter(self.path) if hosts.first() else _NoWriter()
         except BaseException:
             self.workdir.__exit__()
             raise
@@ -69,15 +76,25 @@ class Run:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Ends at the next safe point; the default handler comes back, so that a second signal ends at once."""
-        self._asked = signal.Signals(number).name  # said later: the main thread may be printing just now
+        self._asked = number  # said later: the main thread may be printing just now
         signal.signal(number, self._handlers[number])
 
     def check(self) -> None:
         """A point outside the steps where the job may end: raises Stopped if a signal asked for it."""
-        if self._asked:
+        if asked := self._signal():
             self.stopped = True
-            self.say(f"{self._asked}: ending here; the same command goes on")
+            self.say(f"{asked}: ending here; the same command goes on")
             raise Stopped
+
+    def _signal(self) -> str:
+        """The signal that asked any process to end, read once for all of them; "" where none did."""
+        (number,) = hosts.largest(self._asked)
+        return signal.Signals(number).name if number else ""
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """A JSON file of the run, from the first process."""
+        if hosts.first():
+            atomic_write(self.path / name, json.dumps(content, indent=1) + "\n")
 
     def restore(self, state: PyTree, host: Host) -> tuple[int, PyTree, Host]:
         """(step, state, host) of the last whole checkpoint, or 0 and what was given; all files are cut back to it."""
@@ -112,7 +129,9 @@ class Run:
     @contextlib.contextmanager
     def progress(self, total: int, label: str, *, initial: int = 0) -> Iterator[None]:
         """A progress line for `total` pieces of work, which `show` counts."""
-        with Progress(total, label=label, initial=initial) as self._progress:
+        with contextlib.ExitStack() as stack:
+            file = None if hosts.first() else stack.enter_context(open(os.devnull, "w"))
+            self._progress = stack.enter_context(Progress(total, label=label, initial=initial, file=file))
             try:
                 yield
             finally:
@@ -124,11 +143,18 @@ class Run:
         self._progress.update(count, numbers)
 
     def say(self, text: str) -> None:
-        """A line of its own, beside the progress line."""
+        """A line of its own, beside the progress line; of several processes the first speaks for all."""
+        if not hosts.first():
+            return
         if self._progress is None:
             print(text, flush=True)
         else:
             self._progress.say(text)
+
+    def say_all(self, lines: Sequence[str]) -> None:
+        """Lines of their own."""
+        for line in lines:
+            self.say(line)
 
     def phase(self, name: str) -> None:
         """The time since the last call (or the step's start) was spent on `name`."""
@@ -154,7 +180,7 @@ class Run:
     def checkpoint(self, step: int, state: PyTree, host: Host) -> None:
         """Save where the config's interval, the last step or a signal says so; after a signal the loop ends here."""
         last = step == self.config.total_steps
-        asked = self._asked  # read once: a signal from here on ends the next step
+        asked = self._signal()  # read once: a signal from here on ends the next step
         if step % self.config.checkpoint.every_steps == 0 or last or asked:
             self.checkpoints.save(step, state, host)
             self.workdir.note_wall()
@@ -165,6 +191,13 @@ class Run:
     def _begin_step(self) -> None:
         self._phases = {}
         self._phase_start = time.monotonic()
+
+
+class _NoWriter:
+    """Takes every call of a MetricWriter and writes nothing: what processes beside the first one have."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **options: None
 
 
 def write_rollouts(writer: MetricWriter, step: int, records: Sequence[dict[str, Any]]) -> None:

@@ -1,12 +1,11 @@
 """The end of a job: held-out evaluation, summary.json, and what the user reads last."""
 
-import json
 import shlex
 from collections.abc import Callable
 from typing import Any
 
 from pixelis_jax.evaluation import Evaluator, evaluate_modes
-from pixelis_jax.metrics.files import atomic_write, read_jsonl
+from pixelis_jax.metrics.files import read_jsonl
 from pixelis_jax.metrics.writer import TRAJECTORIES
 from pixelis_jax.online import Online
 from pixelis_jax.runtime import Host, Run
@@ -30,7 +29,7 @@ def write_online_summary(run: Run, job: Online, state: TrainState, host: Host) -
             for label, (modes, adapter) in asked.items()
         }
     content = {name: {mode: r.record() for mode, r in modes.items()} for name, modes in results.items()}
-    atomic_write(run.path / "final_eval.json", json.dumps(content, indent=1) + "\n")
+    run.write("final_eval.json", content)
     before, after = results["before"], results["after"]
     summary: dict[str, Any] = {
         "success_base": results["base"]["tools_on"].success,
@@ -54,7 +53,7 @@ def write_online_summary(run: Run, job: Online, state: TrainState, host: Host) -
         "wall_s": round(run.workdir.wall_s(), 1),
         "seed": job.config.seed,
     }
-    atomic_write(run.path / "summary.json", json.dumps(summary, indent=1) + "\n")
+    run.write("summary.json", summary)
     run.workdir.mark_finished(job.config.total_steps)
     run.say(_online_text(run, summary))
 
@@ -111,6 +110,6 @@ def write_offline_summary(run: Run, evaluator: Evaluator, lora: PyTree | None) -
         "seed": run.config.seed,
         "wall_s": run.workdir.wall_s(),
     }
-    atomic_write(run.path / "summary.json", json.dumps(summary, indent=1) + "\n")
+    run.write("summary.json", summary)
     run.workdir.mark_finished(run.config.total_steps)
     run.say(f"Everything is in {run.path}/ (docs/files.md)")

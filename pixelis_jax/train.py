@@ -20,6 +20,7 @@ def train_offline(config: ConfigDict, workdir: Path) -> None:
     job = offline.JOBS[config.job](config)
     with Run(config, workdir, hashes=job.hashes) as run:
         run.say(f"{config.job}: {job.origin}")
+        run.say_all(assembly.mesh_notes(config, job.policy))
         start, state, _ = run.restore(job.first_state(), {})
         state = job.prepare(run, state) if start == 0 else state
         batches = job.batches(start)
@@ -31,7 +32,7 @@ def train_offline(config: ConfigDict, workdir: Path) -> None:
             if step % config.log_every_steps == 0 or step == config.total_steps:
                 shown = job.scalars(metrics, step)
                 run.phase("update")
-                run.log(step, shown, policy_tokens=int(batch.rows.policy.sum()))
+                run.log(step, shown, policy_tokens=job.policy_tokens(batch))
             run.checkpoint(step, state, {})
             run.show({name: shown[name] for name in ("loss", "sft/answer_prob") if name in shown})
         if not run.stopped:
@@ -44,6 +45,7 @@ def train_online(config: ConfigDict, workdir: Path) -> None:
     job = Online(config)
     with Run(config, workdir, hashes=job.hashes) as run:
         run.say(f"policy {config.model.name}, starting from {job.origin}; {job.size}")
+        run.say_all(assembly.mesh_notes(config, job.policy))
         start, state, host = run.restore(job.first_state(), job.first_host())
         prompts = job.prompts(start)
         for step in run.steps(start, "rft"):
@@ -55,13 +57,14 @@ def train_online(config: ConfigDict, workdir: Path) -> None:
             job.gate(run, state, batch, host)
             run.phase("verify")
             state, metrics, numbers = job.train_step(state, batch, host)
-            host, scalars = job.advance(host, metrics, rollout, step)
+            outcomes = job.outcomes(rollout)
+            host, scalars = job.advance(host, metrics, outcomes, step)
             run.phase("update")
             job.keep_stage_adapter(run, state, host, step)
             if step % config.logging.rollouts_every_steps == 0:
                 write_rollouts(run.writer, step, job.records(rollout, numbers))
             run.phase("log")
-            run.log(step, scalars, policy_tokens=sum(int(t.policy.sum()) for t in rollout.trajectories))
+            run.log(step, scalars, policy_tokens=sum(o.tokens for o in outcomes))
             run.checkpoint(step, state, host)
             run.show(job.headline(scalars))
         if not run.stopped:
@@ -74,6 +77,7 @@ def evaluate(config: ConfigDict, workdir: Path) -> None:
     adapter, origin = assembly.starting_adapter(config, policy)
     with Run(config, workdir, hashes=assembly.hashes(policy, adapter)) as run:
         run.say(f"evaluating {config.model.name} with {origin}")
+        run.say_all(assembly.mesh_notes(config, policy))
         lora = adapter if config.init_from else None
         write_offline_summary(run, assembly.make_evaluator(config, policy), lora)
 

@@ -45,11 +45,14 @@ Loss = Callable[[PyTree, PyTree], tuple[tuple[Array, Array], Stats]]
 
 
 def split_micro_batches(batch: PyTree, count: int) -> PyTree:
-    """`[B, ...]` leaves -> `[count, B / count, ...]`. Raises ValueError where B is not a multiple of `count`."""
+    """`[B, ...]` leaves -> `[count, B / count, ...]`. Raises ValueError where B is not a multiple of `count`.
+
+    Part i has the rows i, i + count, ...: of neighbouring rows, which one device holds, each part gets its share.
+    """
     rows = {x.shape[0] for x in jax.tree.leaves(batch)}
     if len(rows) != 1 or next(iter(rows)) % count:
         raise ValueError(f"batch of {sorted(rows)} rows does not split into {count} micro-batches")
-    return jax.tree.map(lambda x: x.reshape(count, x.shape[0] // count, *x.shape[1:]), batch)
+    return jax.tree.map(lambda x: x.reshape(x.shape[0] // count, count, *x.shape[1:]).swapaxes(0, 1), batch)
 
 
 def accumulate(

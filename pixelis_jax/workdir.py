@@ -16,6 +16,7 @@ import jax
 from absl import logging
 from ml_collections import ConfigDict
 
+from pixelis_jax import hosts
 from pixelis_jax.checkpoints import MANIFEST
 from pixelis_jax.config import diff, to_json
 from pixelis_jax.metrics.files import atomic_write, check_steps
@@ -45,7 +46,8 @@ PACKAGES = (
 class Workdir:
     """A locked workdir; a context manager. The lock goes with the process, however it ends.
 
-    Raises UserError where another process holds it. In a multi-host job only process 0 locks and writes.
+    Raises UserError where another process holds it. Of several processes of a job the first one locks, looks and
+    writes; the others wait for what it found.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -56,8 +58,9 @@ class Workdir:
 
     def __enter__(self) -> "Workdir":
         self.path.mkdir(parents=True, exist_ok=True)
-        if jax.process_index() == 0:
-            self._acquire()
+        if not hosts.first():
+            return self
+        self._acquire()
         try:
             self._earlier_s = _earlier_s(self.path / WALL)
         except BaseException:
@@ -77,6 +80,10 @@ class Workdir:
         where the config, the seed or a hash differs, unless no step was done yet (a start that was refused leaves
         `run.json` too); other package versions or devices are said in the log.
         """
+        resumed = self._begin(config, seed=seed, hashes=hashes) if hosts.first() else False
+        return bool(hosts.largest(resumed)[0])
+
+    def _begin(self, config: ConfigDict, *, seed: int, hashes: Mapping[str, str]) -> bool:
         path = self.path / RUN
         run = describe(config, seed=seed, hashes=hashes)
         resumed = path.exists() and self._fits(read_run(path), run)
@@ -84,8 +91,7 @@ class Workdir:
             self._refuse_foreign_files()
         for name in (METRICS, PERF, TRAJECTORIES):  # before any of them, or a checkpoint, is cut back
             check_steps(self.path / name)
-        if jax.process_index() == 0:
-            atomic_write(path, json.dumps(run, indent=1) + "\n")
+        atomic_write(path, json.dumps(run, indent=1) + "\n")
         return resumed
 
     def _fits(self, old: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
@@ -125,7 +131,8 @@ class Workdir:
 
     def mark_finished(self, total_steps: int) -> None:
         """Written last, after the summary."""
-        atomic_write(self.path / FINISHED, json.dumps({"total_steps": total_steps}) + "\n")
+        if hosts.first():
+            atomic_write(self.path / FINISHED, json.dumps({"total_steps": total_steps}) + "\n")
 
     def wall_s(self) -> float:
         """Wall-clock seconds of this attempt and of all before it, as far as they were noted."""
@@ -133,7 +140,8 @@ class Workdir:
 
     def note_wall(self) -> None:
         """Keeps `wall_s` for the next attempt; call it with each checkpoint."""
-        atomic_write(self.path / WALL, json.dumps({"wall_s": self.wall_s()}) + "\n")
+        if hosts.first():
+            atomic_write(self.path / WALL, json.dumps({"wall_s": self.wall_s()}) + "\n")
 
     def _refuse(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """UserError, with the fields, where two runs (or the parts of them that are given) can't be one."""

@@ -3,8 +3,10 @@
 import dataclasses
 import os
 
-# Compiling takes most of the time of tests, so the compiler does as little as it can; jax reads this when it starts.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+import fast_compile
+
+# jax reads this when it starts.
+os.environ.setdefault("XLA_FLAGS", fast_compile.FLAGS)
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the network for a model; the library reads this when it starts
 
@@ -54,8 +56,12 @@ def small_policy(small_tokenizer) -> Policy:
     return make_policy(small_tokenizer)
 
 
-def make_policy(tokenizer) -> Policy:
+def make_policy(tokenizer, *, text=(), vision=()) -> Policy:
+    """`text` and `vision` change fields of the two configs."""
     config = tiny.make_config(tokenizer, width=64, layers=2, vision_width=64, vision_depth=2)
+    changed = {"text": dataclasses.replace(config.text, **dict(text))}
+    changed |= {"vision": dataclasses.replace(config.vision, **dict(vision))}
+    config = dataclasses.replace(config, **changed)
     model = VLM(config)
     generator = np.random.default_rng(3)
 

@@ -2,10 +2,13 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import fast_compile
 
 from pixelis_jax import cli, main
 
@@ -21,15 +24,20 @@ class Jobs:
             "JAX_PLATFORMS": "cpu",
             "JAX_COMPILATION_CACHE_DIR": compile_cache,
             "PYTHONPATH": str(ROOT),
-            # Compiling takes most of the time here, so the compiler does as little as it can.
-            "XLA_FLAGS": "--xla_backend_optimization_level=0",
+            "XLA_FLAGS": fast_compile.FLAGS,
         }
 
-    def start(self, config, workdir: Path, **fields) -> subprocess.Popen:
-        command = [sys.executable, "-m", "pixelis_jax.main", *arguments(config, workdir, **fields)]
+    def start(self, config, workdir: Path, *more: str, **fields) -> subprocess.Popen:
+        command = [sys.executable, "-m", "pixelis_jax.main", *arguments(config, workdir, **fields), *more]
         return subprocess.Popen(
             command, env=self.environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
+
+    def start_two(self, config, workdir: Path, **fields) -> list[subprocess.Popen]:
+        """One job as two processes with a device each."""
+        address = f"--coordinator_address=127.0.0.1:{free_port()}"
+        places = [(address, "--num_processes=2", f"--process_id={i}") for i in range(2)]
+        return [self.start(config, workdir, *place, **fields) for place in places]
 
     def run(self, config, workdir: Path, **fields) -> str:
         """What a job that succeeds prints."""
@@ -37,6 +45,21 @@ class Jobs:
         output, _ = process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0, output[-3000:]
         return output
+
+
+def outputs_of(processes: list[subprocess.Popen], limit_s: float = LIMIT_S) -> list[str]:
+    """What processes that belong together print; none is left running."""
+    try:
+        return [process.communicate(timeout=limit_s)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def arguments(config, workdir: Path, **fields) -> list[str]:

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from pixelis_jax import evaluation
-from pixelis_jax.evaluation import FORCED_DIRECT, FORCED_ZOOM, MODES, EvalConfig, Evaluator, evaluate_modes, summarise
+from pixelis_jax.evaluation import (
+    FORCED_DIRECT,
+    FORCED_ZOOM,
+    MODES,
+    EvalConfig,
+    Evaluator,
+    Outcome,
+    evaluate_modes,
+    summarise,
+)
 from pixelis_jax.rollout.engine import SamplingConfig
 from pixelis_jax.rollout.sample import RolloutConfig
 from pixelis_jax.tools import TOOLS
@@ -24,12 +33,12 @@ def trajectory(task, *turns, status="answered"):
 
 
 def made_up(kind, answer, *, needs_look=True, looks=(), gold="7"):
-    """One trajectory that looks (with these observations) and then answers; None: it does not come to an answer."""
+    """What comes of a trajectory that looks (with these observations) and then answers; None: it never does."""
     task = Task("t", 0, kind, "?", (), gold, needs_look=needs_look, metadata={"kind": kind})
     turns = [Turn(text="", call=CALL, observation=seen) for seen in looks]
     if answer is None:
-        return trajectory(task, *turns, Turn(text="", error="cut"), status="truncated")
-    return trajectory(task, *turns, Turn(text="", answer=answer))
+        return Outcome.of(trajectory(task, *turns, Turn(text="", error="cut"), status="truncated"))
+    return Outcome.of(trajectory(task, *turns, Turn(text="", answer=answer)))
 
 
 def test_shares_by_hand():

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "pixelis_jax"
 LEVELS = (
     ("types", "masked", "update"),
     ("metrics", "cli"),
-    ("parallel",),
+    ("parallel", "hosts"),
     ("models",),
     ("tools",),
     ("data",),

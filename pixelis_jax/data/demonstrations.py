@@ -8,16 +8,19 @@ import dataclasses
 from collections.abc import Iterator
 
 import grain
+import jax
 import numpy as np
 from absl import flags
 from flax import struct
 
+from pixelis_jax import hosts
 from pixelis_jax.data import dialogues
 from pixelis_jax.data.pixelsearch.address import generator as random_at
 from pixelis_jax.data.pixelsearch.draw import render
 from pixelis_jax.data.pixelsearch.oracle import demonstrate
 from pixelis_jax.data.pixelsearch.questions import Question, close_up, questions, task_of
 from pixelis_jax.data.pixelsearch.scene import make_scene
+from pixelis_jax.models.config import ModelConfig
 from pixelis_jax.models.processor import Processor
 from pixelis_jax.models.rows import bucket, pad_1d, pad_rows
 from pixelis_jax.types import Array, ImageBatch, Task, TokenBatch, UserError
@@ -37,6 +40,7 @@ class DemonstrationConfig:
     answer_weight: float = 1.0  # loss weight of the tokens between the answer tags
     row_tokens: int = 256
     split: str = "train"
+    part: range | None = None  # which scenes of each batch are made here; None: all
 
 
 @struct.dataclass
@@ -51,12 +55,15 @@ class DemonstrationBatch:
 
 
 def make_batch(config: DemonstrationConfig, processor: Processor, schemas: str, index: int) -> DemonstrationBatch:
-    """Batch number `index`. Raises UserError where a dialogue is longer than `row_tokens` (rows are never cut)."""
+    """Batch number `index`, or `config.part` of it.
+
+    Raises UserError where a dialogue is longer than `row_tokens` (rows are never cut).
+    """
     overviews: list[np.ndarray] = []
     crops: list[np.ndarray] = []
     rows_of = []
-    for i in range(config.scenes):
-        number = index * config.scenes + i
+    for i, scene in enumerate(range(config.scenes) if config.part is None else config.part):
+        number = index * config.scenes + scene
         made = make_scene(config.seed, config.split, number)
         image, asked = render(made), questions(made)
         generator = random_at(config.seed, config.split, number, "demonstration")
@@ -124,6 +131,31 @@ def _pack(
         overview=overview,
         crops=packed,
     )
+
+
+def as_part(batch: DemonstrationBatch, own: hosts.Share, config: ModelConfig) -> DemonstrationBatch:
+    """A process's batch as its part of the whole one: images as many and as large as any process has, rows renumbered.
+
+    The table of the whole batch has the overviews of all processes, then the crops of all. Every process calls this.
+    """
+    if own.count == 1:
+        return batch
+    unit = config.need_vision().merge_unit
+    tables = (batch.overview, batch.crops)
+    sizes = hosts.largest(*(size for images in tables for size in images.valid.shape[:2]))
+    index, first, new_first = np.asarray(batch.rows.image_index), 0, 0
+    moved, padded = index.copy(), []
+    for images, count, windows in zip(tables, sizes[::2], sizes[1::2], strict=True):
+        places, step = images.valid.shape[0], images.valid[0].size // unit  # table rows an image
+        new_step = step // images.valid.shape[1] * windows
+        image, row = np.divmod(index - first, step)
+        here = (index >= first) & (image < places)
+        moved = np.where(here, new_first + (own.index * count + image) * new_step + row, moved)
+        first, new_first = first + places * step, new_first + own.count * count * new_step
+        more = [(0, count - places), (0, windows - images.valid.shape[1])]
+        padded.append(jax.tree.map(lambda x, more=more: np.pad(x, more + [(0, 0)] * (x.ndim - 2)), images))
+    rows = dataclasses.replace(batch.rows, image_index=moved.astype(np.int32))
+    return dataclasses.replace(batch, rows=rows, overview=padded[0], crops=padded[1])
 
 
 def _chance(generator: np.random.Generator, share: float) -> bool:

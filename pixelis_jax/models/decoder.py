@@ -5,6 +5,7 @@ padding. Padding tokens carry a slot past the end: what they would write is drop
 """
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -106,10 +107,9 @@ class Attention(nn.Module):
         query, key = rotate(query, *rope), rotate(key, *rope)
         key_slots = slots
         if cache is not None:
-            rows = jnp.arange(b)[:, None]
-            key, value = (
-                old.at[rows, slots].set(new, mode="drop") for old, new in zip(cache, (key, value), strict=True)
-            )
+            # Row by row, so that a cache whose rows are split over devices is written without exchange between them.
+            write = jax.vmap(lambda old, slot, new: old.at[slot].set(new, mode="drop"))
+            key, value = (write(old, slots, new) for old, new in zip(cache, (key, value), strict=True))
             cache = (key, value)
             key_slots = jnp.arange(key.shape[1])[None]
         if cache is not None and t == 1:

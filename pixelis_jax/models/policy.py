@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from pixelis_jax import parallel
+from pixelis_jax import hosts, parallel
 from pixelis_jax.models import families, hub, preprocessor, quantized, weights
 from pixelis_jax.models import processor as processors
 from pixelis_jax.models.config import ModelConfig
@@ -44,7 +44,7 @@ class Policy:
     @functools.cached_property
     def host_embeddings(self) -> np.ndarray:
         """The token embedding table on the host, f32[V, D]."""
-        return np.asarray(self.params["embed_tokens"], np.float32)
+        return np.asarray(hosts.fetch(self.params["embed_tokens"]), np.float32)
 
 
 def resolve(name: str) -> Path:

@@ -108,22 +108,28 @@ class Processor:
         """The image resized into its budget, u8[height, width, 3]."""
         return image_processor.resize(image, self.fit(*image.shape[:2], crop=crop))
 
-    def windows(self, images: Sequence[np.ndarray], *, crop: bool) -> int:
-        """Window bucket for resized images: what a full budget of square shape needs, or more, in powers of two."""
-        vision = self.config.need_vision()
-        least = image_processor.window_bucket(self.crop if crop else self.overview, vision)
-        return max([least, *(power_bucket(image_processor.windows_of(size_of(i), vision)) for i in images)])
+    def windows(self, images: Sequence[np.ndarray], *, crop: bool, least: int = 0) -> int:
+        """Window bucket for resized images: what a full budget of square shape needs, or more, in powers of two.
 
-    def pack(self, images: Sequence[np.ndarray], *, crop: bool, count: int | None = None) -> ImageBatch:
-        """ImageBatch of resized images, padded to `count` images and to the window bucket."""
-        windows = self.windows(images, crop=crop)
+        At least `least`, which processes that pack parts of one batch agree on.
+        """
+        vision = self.config.need_vision()
+        budget = image_processor.window_bucket(self.crop if crop else self.overview, vision)
+        return max([least, budget, *(power_bucket(image_processor.windows_of(size_of(i), vision)) for i in images)])
+
+    def pack(
+        self, images: Sequence[np.ndarray], *, crop: bool, count: int | None = None, windows: int = 0
+    ) -> ImageBatch:
+        """ImageBatch of resized images, padded to `count` images and to the window bucket, `windows` at least."""
+        windows = self.windows(images, crop=crop, least=windows)
         return image_processor.pack(images, self.config.need_vision(), windows=windows, count=count)
 
-    def place(self, images: Sequence[np.ndarray], *, crop: bool, first_row: int = 0) -> list[Placed]:
+    def place(self, images: Sequence[np.ndarray], *, crop: bool, first_row: int = 0, windows: int = 0) -> list[Placed]:
         """Where `pack`'s images stand in the feature table whose part for them begins at `first_row`."""
         if not images:
             return []
-        step = image_processor.rows_per_image(self.windows(images, crop=crop), self.config.need_vision())
+        windows = self.windows(images, crop=crop, least=windows)
+        step = image_processor.rows_per_image(windows, self.config.need_vision())
         return [Placed(size_of(image), first_row + i * step) for i, image in enumerate(images)]
 
     def image_tokens(self, size: tuple[int, int]) -> int:

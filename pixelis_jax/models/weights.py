@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from pixelis_jax import hosts
 from pixelis_jax.models.config import ModelConfig, read_object
 from pixelis_jax.models.families import FAMILIES
 from pixelis_jax.types import UserError
@@ -183,7 +184,7 @@ def save(
     """Write `params` as safetensors with the reference's key names and shapes.
 
     What is larger than `shard_bytes` goes into several files with an index, as `transformers` does; the host holds one
-    file's tensors at a time.
+    file's tensors at a time. Of several processes, which all call this, the first one writes.
     """
     directory.mkdir(parents=True, exist_ok=True)
     leaves = traverse_util.flatten_dict(params, sep="/")
@@ -199,8 +200,9 @@ def save(
     names = [WEIGHTS] if len(shards) == 1 else [_SHARD.format(i + 1, len(shards)) for i in range(len(shards))]
     for name, paths in zip(names, shards, strict=True):
         tensors = dict(_as_stored(path, leaves[path], config, dtype) for path in paths)
-        save_file(tensors, directory / name, metadata={"format": "pt"})
-    if len(shards) > 1:
+        if hosts.first():
+            save_file(tensors, directory / name, metadata={"format": "pt"})
+    if len(shards) > 1 and hosts.first():
         places = {_key(path, config): name for name, paths in zip(names, shards, strict=True) for path in paths}
         total = sum(x.size * jnp.dtype(dtype or x.dtype).itemsize for x in leaves.values())
         index = {"metadata": {"total_size": total}, "weight_map": places}
@@ -211,7 +213,9 @@ def _as_stored(path: str, leaf: Any, config: ModelConfig, dtype: Any) -> tuple[s
     """(key, value) of a parameter in a file."""
     transposed = from_path(path)[1]
     leaf = leaf if dtype is None else leaf.astype(dtype)
-    value = np.ascontiguousarray(leaf.T if transposed else leaf)  # a jax.Array turns on its device, where it is quick
+    value = np.ascontiguousarray(
+        hosts.fetch(leaf.T if transposed else leaf)
+    )  # a jax.Array turns on its device, where it is quick
     if path == "visual/patch_embed/kernel":
         v = config.need_vision()
         value = value.reshape(-1, v.in_channels, v.temporal_patch_size, v.patch_size, v.patch_size)

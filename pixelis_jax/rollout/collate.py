@@ -22,10 +22,12 @@ def trajectory_batch(
     length: int,
     calls: int,
     pad: int,
+    first_group: int = 0,
 ) -> TrajectoryBatch:
     """Rows padded to `length` tokens and `calls` tool calls. Groups are keyed by task id, whatever the row order.
 
-    Raises ValueError where a trajectory is longer than `length`: rows are never cut.
+    They are numbered from `first_group` on, so that parts of one batch share no number. Raises ValueError where a
+    trajectory is longer than `length`: rows are never cut.
     """
     return TrajectoryBatch(
         rows=TokenBatch(
@@ -38,7 +40,7 @@ def trajectory_batch(
         logp_sampler=pad_1d([t.logp for t in trajectories], length, 0.0, np.float32),
         turn_of=pad_1d([t.turn_of for t in trajectories], length, -1, np.int32),
         features=features,
-        rewards=reward_inputs(trajectories, verify, calls=calls),
+        rewards=reward_inputs(trajectories, verify, calls=calls, first_group=first_group),
     )
 
 
@@ -50,7 +52,9 @@ def padded_length(longest: int, *, limit: int, buckets: int) -> int:
     return next(size for part in range(1, buckets + 1) if (size := -(-limit * part // buckets)) >= longest)
 
 
-def reward_inputs(trajectories: Sequence[Trajectory], verify: Verifier, *, calls: int) -> RewardInputs:
+def reward_inputs(
+    trajectories: Sequence[Trajectory], verify: Verifier, *, calls: int, first_group: int = 0
+) -> RewardInputs:
     """What rewards see (numpy). Calls beyond `calls` cannot occur: the turn limit bounds them."""
     groups: dict[str, int] = {}
     b = len(trajectories)
@@ -71,7 +75,7 @@ def reward_inputs(trajectories: Sequence[Trajectory], verify: Verifier, *, calls
         score=np.array([verify(t.task, t.answer) for t in trajectories], np.float32),
         answered=np.array([t.answer is not None for t in trajectories], bool),
         excluded=np.array([t.status != "answered" for t in trajectories], bool),
-        group=np.array([groups.setdefault(t.task.task_id, len(groups)) for t in trajectories], np.int32),
+        group=np.array([groups.setdefault(t.task.task_id, first_group + len(groups)) for t in trajectories], np.int32),
     )
 
 

@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import Array
+from jax.sharding import Mesh
 
+from pixelis_jax import parallel
 from pixelis_jax.models import packing
 from pixelis_jax.models.decoder import Cache, empty_cache
 from pixelis_jax.models.head import log_softmax
@@ -64,15 +66,23 @@ class Engine:
 
     A turn ends with the first sampled id of `end_of_turn`, which is a token of the policy like those before it.
     `pack` decodes with packed weights (`models.packing`), which is slow where features are split over a mesh axis.
+    `mesh` is what the rows and the cache are split over; None leaves that to the compiler.
     """
 
     def __init__(
-        self, model: VLM, config: SamplingConfig, *, end_of_turn: int | Sequence[int], pack: bool = True
+        self,
+        model: VLM,
+        config: SamplingConfig,
+        *,
+        end_of_turn: int | Sequence[int],
+        pack: bool = True,
+        mesh: Mesh | None = None,
     ) -> None:
         self.model = model
         self.config = config
         self.end_of_turn = np.atleast_1d(np.asarray(end_of_turn, np.int32))
         self.pack = pack
+        self.mesh = mesh
         self.encode = jax.jit(self._encode)
         self.prefill = jax.jit(self._prefill, static_argnames="repeat")
         self.extend = jax.jit(self._extend, donate_argnames="state")
@@ -82,7 +92,8 @@ class Engine:
     def of(cls, policy: Policy, config: SamplingConfig) -> "Engine":
         """The engine of a policy on its mesh."""
         pack = policy.mesh.shape["tensor"] == 1
-        return cls(policy.model, config, end_of_turn=policy.processor.end_of_turn, pack=pack)
+        stop = policy.processor.end_of_turn
+        return cls(policy.model, config, end_of_turn=stop, pack=pack, mesh=policy.mesh)
 
     def _encode(self, variables: PyTree, images: ImageBatch) -> tuple[Array, Array]:
         """(flat feature table f[M * U, D], mean feature of each image f32[M, D], without its deepstack levels)."""
@@ -105,7 +116,7 @@ class Engine:
             position=jnp.zeros(rows.tokens.shape[0], jnp.int32),
         )
         state = self._extend(variables, state, rows, features)
-        return jax.tree.map(lambda x: jnp.repeat(x, repeat, axis=0), state)
+        return parallel.constrain_rows(self.mesh, jax.tree.map(lambda x: jnp.repeat(x, repeat, axis=0), state))
 
     def _extend(self, variables: PyTree, state: DecodeState, rows: TokenBatch, features: Array) -> DecodeState:
         """Append right-padded tokens to each row; a row with no valid token stays as it is."""
@@ -117,12 +128,13 @@ class Engine:
         last = jnp.maximum(added - 1, 0)[:, None, None]
         final = jnp.take_along_axis(hidden, last, axis=1)[:, 0]
         top = jnp.max(jnp.where(rows.valid[:, None, :], rows.positions, -1), axis=(1, 2)) + 1
-        return DecodeState(
+        state = DecodeState(
             cache=cache,
             hidden=jnp.where((added > 0)[:, None], final, state.hidden),
             length=state.length + added,
             position=jnp.where(added > 0, top, state.position),
         )
+        return parallel.constrain_rows(self.mesh, state)
 
     def _generate(
         self, variables: PyTree, state: DecodeState, keys: Array, active: Array

@@ -2,6 +2,10 @@
 
 Strings and images live here, numbers live in `engine`. Ids that were sampled are never re-tokenised; a tool's result is
 appended as rendered ids, and its image as features in the same table that the trainer later reads.
+
+On several hosts each process runs the dialogues of its own rows (hosts.Share). Before a compiled function is called
+the processes agree on its shapes: what the largest of them needs. Each turn's images of all processes stand in one
+table, those of the first process first, and `image_index` points into that.
 """
 
 import dataclasses
@@ -14,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pixelis_jax import parallel
+from pixelis_jax import hosts, parallel
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import Placed
 from pixelis_jax.models.rows import Row, bucket, pad_rows, power_bucket
@@ -22,7 +26,7 @@ from pixelis_jax.rollout.embeddings import StateEmbedder
 from pixelis_jax.rollout.engine import DecodeState, Engine, SamplingConfig, row_keys
 from pixelis_jax.tools import TOOLS, execute, grammar
 from pixelis_jax.tools.base import Session, Tool, schemas
-from pixelis_jax.types import STATE_DIM, Observation, Task, Trajectory, Turn, UserError
+from pixelis_jax.types import STATE_DIM, Observation, Task, TokenBatch, Trajectory, Turn, UserError
 
 PyTree = Any
 TOKEN_BUCKET = 32  # observations are padded to a multiple of this many tokens
@@ -41,7 +45,7 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
-    """Trajectories in (task, sample) order and the device table f[F, D] that their `image_index` points into."""
+    """Trajectories of this process in (task, sample) order; the table f[F, D] of all that `image_index` points into."""
 
     trajectories: list[Trajectory]
     features: Array
@@ -76,13 +80,17 @@ class Sampler:
         self.tools = tools
         self.schemas = schemas(tools)
         self.engine = engine or Engine.of(policy, config.sampling)
+        self.share = hosts.share(policy.mesh)
         self.embedder = StateEmbedder(policy.model.config.text.hidden_size)
+        if jax.process_count() > 1:
+            _ = policy.host_embeddings  # read by all at once: later on only some may need it
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tools")
 
     def __call__(self, tasks: Sequence[Task], *, lora: PyTree | None, seed: int, step: int) -> Rollout:
         """Roll out every task `group_size` times with the adapter `lora` (None: the base model).
 
-        All randomness is fold(seed, step, task.index, sample, turn). The mesh's data axes split the rows.
+        All randomness is fold(seed, step, task.index, sample, turn). The mesh's data axes split the rows. On several
+        hosts every process calls this with as many tasks, its own.
         """
         base = {"params": self.policy.params}
         variables = base if lora is None else base | {"lora": lora}
@@ -90,14 +98,13 @@ class Sampler:
         first_row = tables[0].shape[0]
         for turn in range(self.config.max_turns):
             active = np.array([not e.status for e in episodes])
-            if not active.any():
-                break
             state = self._turn(variables, state, episodes, active, (seed, step, turn))
             crops = self._observe(episodes, last=turn == self.config.max_turns - 1)
-            if all(e.status for e in episodes):
+            (running,) = hosts.largest(sum(not e.status for e in episodes))
+            if not running:
                 break
-            table = self._embed(base, episodes, crops)
-            state = self._append(variables, state, episodes, crops, table, first_row)
+            table, places = self._embed(base, episodes, crops)
+            state = self._append(variables, state, episodes, places, table, first_row)
             tables.append(table)
             first_row += table.shape[0]
         features = tables[0] if len(tables) == 1 else jnp.concatenate(tables)
@@ -112,8 +119,8 @@ class Sampler:
         seen = [processor.seen(image, crop=False) for task in tasks for image in task.images]
         counts = [len(task.images) for task in tasks]
         count = max(1, power_bucket(len(seen))) if sum(counts) != len(tasks) else len(seen)
-        table, pooled = self._encode(base, seen, crop=False, count=count)
-        places = iter(processor.place(seen, crop=False))
+        table, pooled, found = self._encode(base, seen, crop=False, count=count)
+        places = iter(found)
         rows, starts = [], np.cumsum([0, *counts])
         prefix = processor.encode(self.config.prefix) if self.config.prefix else []
         for task in tasks:
@@ -122,9 +129,7 @@ class Sampler:
             row.append_text(prefix)
             self._check_room(task, row)
             rows.append(row)
-        length = bucket(max(map(len, rows)), multiple=TOKEN_BUCKET)
-        batch = self._put(pad_rows(rows, length=length, pad=processor.pad))
-        state = self.engine.prefill(variables, batch, table, repeat=group)
+        state = self.engine.prefill(variables, self._pad(rows), table, repeat=group)
         episodes = []
         for i, (task, row) in enumerate(zip(tasks, rows, strict=True)):
             first = (
@@ -158,15 +163,11 @@ class Sampler:
     ) -> DecodeState:
         """Sample one assistant turn in every running row and parse it."""
         seed, step, turn = address
-        keys = row_keys(
-            np.uint32(seed),
-            np.uint32(step),
-            np.array([e.task.index for e in episodes], np.uint32),
-            np.array([e.sample for e in episodes], np.uint32),
-            np.uint32(turn),
-        )
-        out, state = self.engine.generate(variables, state, self._put(keys), self._put(running))
-        host = jax.device_get(out)
+        prompts = self._put(np.array([e.task.index for e in episodes], np.uint32))
+        samples = self._put(np.array([e.sample for e in episodes], np.uint32))
+        keys = row_keys(np.uint32(seed), np.uint32(step), prompts, samples, np.uint32(turn))
+        out, state = self.engine.generate(variables, state, keys, self._put(running))
+        host = jax.tree.map(self.share.cut, hosts.fetch(out))
         for i in np.nonzero(running)[0]:
             episode, n = episodes[i], int(host.count[i])
             ids = host.tokens[i, :n]
@@ -215,14 +216,17 @@ class Sampler:
         self.policy.processor.append_observation(probe, observation.text, place)
         return len(probe)
 
-    def _embed(self, base: PyTree, episodes: list[_Episode], crops: list[tuple[_Episode, np.ndarray]]) -> Array:
-        """Feature table of this turn's new images; state embeddings of every running row's observation."""
+    def _embed(
+        self, base: PyTree, episodes: list[_Episode], crops: list[tuple[_Episode, np.ndarray]]
+    ) -> tuple[Array, dict[int, Placed]]:
+        """Feature table of this turn's new images, and where each row's is; every running row gets its embedding."""
         embedded: dict[int, np.ndarray] = {}
         images = [image for _, image in crops]
         count = max(len(episodes) // 4, power_bucket(len(images)))
-        table, pooled = self._encode(base, images, crop=True, count=count)
-        for (episode, _), vector in zip(crops, pooled, strict=False):
-            embedded[id(episode)] = vector
+        table, pooled, places = self._encode(base, images, crop=True, count=count)
+        placed = {}
+        for (episode, _), place, vector in zip(crops, places, pooled, strict=False):
+            embedded[id(episode)], placed[id(episode)] = vector, place
         for episode in episodes:
             if not episode.status:
                 observation = episode.turns[-1].observation
@@ -231,31 +235,36 @@ class Sampler:
                 if vector is None:
                     vector = self.embedder.text(self.policy, self.policy.processor.encode_within("", observation.text))
                 episode.embeddings.append(vector)
-        return table
+        return table, placed
 
-    def _encode(self, base: PyTree, images: list[np.ndarray], *, crop: bool, count: int) -> tuple[Array, np.ndarray]:
-        """(feature table, state embedding of each of `count` images); a text-only model's table is one zero row."""
-        model = self.policy.model
+    def _encode(
+        self, base: PyTree, images: list[np.ndarray], *, crop: bool, count: int
+    ) -> tuple[Array, np.ndarray, list[Placed]]:
+        """(table of all processes' images, state embedding and place of each of these, which `count` makes room for).
+
+        A text-only model's table is a zero row.
+        """
+        model, processor = self.policy.model, self.policy.processor
         if model.config.vision is None and not images:
-            width = model.config.text.hidden_size
-            return self._put(jnp.zeros((1, width), model.dtype)), np.zeros((0, STATE_DIM), np.float32)
-        packed = self._put(self.policy.processor.pack(images, crop=crop, count=count))
-        table, pooled = self.engine.encode(base, packed)
-        return table, self.embedder.images(np.asarray(pooled))
+            zero = self._put(np.zeros((1, model.config.text.hidden_size), model.dtype))
+            return zero, np.zeros((0, STATE_DIM), np.float32), []
+        count, windows = hosts.largest(count, processor.windows(images, crop=crop))
+        packed = processor.pack(images, crop=crop, count=count, windows=windows)
+        table, pooled = self.engine.encode(base, self._put(packed))
+        first = table.shape[0] // self.share.count * self.share.index
+        places = processor.place(images, crop=crop, first_row=first, windows=windows)
+        return table, self.embedder.images(self.share.cut(hosts.fetch(pooled))), places
 
     def _append(
         self,
         variables: PyTree,
         state: DecodeState,
         episodes: list[_Episode],
-        crops: list[tuple[_Episode, np.ndarray]],
+        placed: Mapping[int, Placed],
         table: Array,
         first_row: int,
     ) -> DecodeState:
         """Add each running row's observation to its tokens and to the cache."""
-        processor = self.policy.processor
-        places = processor.place([image for _, image in crops], crop=True)
-        placed = {id(e): place for (e, _), place in zip(crops, places, strict=True)}
         added = []
         for episode in episodes:
             piece = Row()
@@ -263,11 +272,16 @@ class Sampler:
                 piece.next_position = episode.row.next_position
                 observation = episode.turns[-1].observation
                 assert observation is not None
-                processor.append_observation(piece, observation.text, placed.get(id(episode)))
+                self.policy.processor.append_observation(piece, observation.text, placed.get(id(episode)))
                 episode.row.extend(piece, image_offset=first_row)
             added.append(piece)
-        length = bucket(max(map(len, added)), multiple=TOKEN_BUCKET)
-        return self.engine.extend(variables, state, self._put(pad_rows(added, length=length, pad=processor.pad)), table)
+        return self.engine.extend(variables, state, self._pad(added), table)
+
+    def _pad(self, rows: Sequence[Row]) -> TokenBatch:
+        """Rows on the devices, padded to the bucket of the longest one of all processes."""
+        (longest,) = hosts.largest(max(map(len, rows)))
+        length = bucket(longest, multiple=TOKEN_BUCKET)
+        return self._put(pad_rows(rows, length=length, pad=self.policy.processor.pad))
 
     def _put(self, tree: PyTree) -> PyTree:
         return parallel.put_batch(self.policy.mesh, tree)

@@ -1,0 +1,142 @@
+"""The processes of one job: how they start, which rows each of them feeds, and what they tell each other.
+
+A job on several hosts is one program that runs in every process, over one mesh of all devices (JAX's multi-controller
+model). Device work is the same everywhere. Host work is shared out: the rows of a batch lie on the mesh in the order
+of the processes, and a process draws the tasks, runs the tools and makes the tokens of its own rows only;
+`parallel.put_batch` joins them. What the host decides (lengths to pad to, whether another turn follows, a change of
+stage, a signal to end) is decided from numbers that all processes have, so all of them call the same compiled
+functions in the same order. The first process alone writes; the workdir has to lie where all of them can read it.
+
+With one process every function here returns at once.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from pixelis_jax import cli
+from pixelis_jax.types import UserError
+
+PyTree = Any
+
+
+def initialize(coordinator_address: str | None, num_processes: int | None, process_id: int | None) -> None:
+    """Join the job, before anything else touches a device; what is None is found as `jax.distributed` finds it.
+
+    It knows SLURM, Open MPI, Kubernetes and TPU pods. UserError where the processes don't find each other.
+    """
+    # Its SIGTERM handler would swallow the signal until a run begins; `runtime.Run` has a handler of its own.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(coordinator_address, num_processes, process_id)
+    except (ValueError, TypeError, RuntimeError) as error:
+        told = str(error).strip().splitlines()[0][:200]
+        raise UserError(
+            f"the processes of this job did not find each other ({told}); give --coordinator_address=HOST:PORT of the"
+            " first one, --num_processes and --process_id"
+        ) from error
+
+
+def first() -> bool:
+    """Whether this is the process that writes and speaks."""
+    return bool(jax.process_index() == 0)
+
+
+def run(job: Callable[[], None]) -> None:
+    """Runs `job`; in one of several processes, an error ends this process here and at once.
+
+    The usual exit would wait until all processes come to it, and those wait for this one. Now they see its connections
+    close, and fail in turn.
+    """
+    if jax.process_count() == 1:
+        return job()
+    try:
+        code = cli.exit_code(job)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    if code:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The part of every batch that a process feeds: number `index` of `count` equal ones, in the order of the rows."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, total: int, name: str) -> range:
+        """Which of `total` (the value of the config field `name`) are this process's. UserError where it is uneven."""
+        if total % self.count:
+            raise UserError(f"{name} is {total} and {self.count} processes feed equal parts; use a multiple of that")
+        each = total // self.count
+        return range(self.index * each, (self.index + 1) * each)
+
+    def cut(self, rows: Any) -> Any:
+        """Of an array of all rows, those of the process."""
+        each = len(rows) // self.count
+        return rows[self.index * each : (self.index + 1) * each]
+
+
+def share(mesh: Mesh) -> Share:
+    """The rows of this process. Processes that hold one row together (`tensor` spans them) have the same share.
+
+    UserError where a process would hold a part of its neighbour's rows.
+    """
+    processes = jax.process_count()
+    if processes == 1:
+        return Share()
+    local, tensor = mesh.devices.size // processes, mesh.shape["tensor"]
+    if local % tensor and tensor % local:
+        raise UserError(
+            f"mesh.tensor is {tensor} and each process has {local} device(s); one must be a multiple of the other"
+        )
+    together = max(1, tensor // local)
+    return Share(jax.process_index() // together, processes // together)
+
+
+def largest(*numbers: int) -> tuple[int, ...]:
+    """The largest that any process gives, for each number."""
+    if jax.process_count() == 1:
+        return numbers
+    return tuple(multihost_utils.process_allgather(np.array(numbers, np.int32)).max(axis=0).tolist())
+
+
+def gather(own: Share, records: Sequence[Any]) -> list[Any]:
+    """The records (JSON values) of all shares, in the order of the rows."""
+    if jax.process_count() == 1:
+        return list(records)
+    text = np.frombuffer(json.dumps(list(records)).encode(), np.uint8)
+    (size,) = largest(len(text))
+    texts = multihost_utils.process_allgather(np.pad(text, (0, size - len(text)), constant_values=ord(" ")))
+    together = jax.process_count() // own.count
+    return [record for text in texts[::together] for record in json.loads(text.tobytes())]
+
+
+def stack(own: Share, rows: np.ndarray) -> np.ndarray:
+    """The host rows of all shares, in the order of the mesh."""
+    parts = multihost_utils.process_allgather(rows)[:: jax.process_count() // own.count]
+    return np.concatenate(parts)
+
+
+def fetch(tree: PyTree) -> PyTree:
+    """Device arrays as whole NumPy arrays, also where other processes hold parts of them. All must call it."""
+    return jax.device_get(tree) if jax.process_count() == 1 else multihost_utils.process_allgather(tree, tiled=True)
+
+
+def meet(name: str) -> None:
+    """Waits until every process has come here."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
