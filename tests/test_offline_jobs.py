@@ -109,7 +109,7 @@ def test_an_adapter_of_another_job_is_a_start(jobs, sft, tmp_path):
 def test_reading_a_fixed_batch_of_charts_gets_better(small_policy):
     """From a head of zeros, whose loss is the log of the number of classes."""
     model, reader = small_policy.model, reading.init_reader(small_policy.model)
-    charts = reading.make_pool(0, small_policy.processor, charts=4, workers=0)
+    charts = reading.make_pool(0, small_policy.processor, mesh=small_policy.mesh, charts=4, workers=0)
     settings = ReadingConfig(charts=4, first_steps=12, first_batch=4, batch=4, learning_rate=3e-3)
     loss = jax.jit(lambda variables: reading.reading_loss(model, variables, charts)[0])
     before = loss({"params": small_policy.params, READER: reader})
