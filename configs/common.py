@@ -23,6 +23,8 @@ def base(job: str) -> ml_collections.ConfigDict:
     config.lora = ml_collections.ConfigDict()
     config.lora.rank = 8
     config.lora.alpha = 16.0  # the adapter is scaled by alpha / rank
+    config.lora.rslora = False  # scaled by alpha / sqrt(rank) instead
+    config.lora.dropout = 0.0  # share of an adapter's inputs that sft sets to 0; rft, sampling and evaluation never do
     config.lora.targets = (r"language_model/.*/(q|k|v|o|gate|up|down)_proj",)  # regular expressions on layer paths
 
     config.mesh = mesh()

@@ -97,8 +97,7 @@ def _from_workdir(directory: Path, step: int | None, base_name: str | None) -> T
         model = directory / "model"
         remedy = f"its model is --model={model}" if model.is_dir() else "give the workdir of a LoRA run"
         raise UserError(f"{directory} holds no adapter (job {config.get('job')!r}); {remedy}")
-    shape = config["lora"]
-    lora = LoraConfig(rank=shape["rank"], alpha=float(shape["alpha"]), targets=tuple(shape["targets"]))
+    lora = LoraConfig(**config["lora"] | {"targets": tuple(config["lora"]["targets"])})
     name = base_name or config["model"]["name"]
     _check_base(directory, name, run["hashes"].get("model"))
     adapter = jax.tree.map(jnp.asarray, restored[1]["lora"])

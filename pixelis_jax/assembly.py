@@ -62,7 +62,7 @@ def mesh_of(config: ConfigDict) -> jax.sharding.Mesh:
 
 def lora_config(config: ConfigDict) -> LoraConfig:
     """Shape of the adapter."""
-    return LoraConfig(config.lora.rank, config.lora.alpha, tuple(config.lora.targets))
+    return LoraConfig(**dict(config.lora) | {"targets": tuple(config.lora.targets)})
 
 
 def dtype_of(config: ConfigDict) -> Any:
@@ -114,13 +114,14 @@ def starting_adapter(config: ConfigDict, policy: Policy) -> tuple[PyTree, str]:
     shape = lora_config(config)
     if not config.init_from:
         fresh = loras.init(jax.random.fold_in(jax.random.key(config.seed), 1), policy.params, shape)
-        _refuse_vision(config, fresh)
+        _refuse_convolution(config, fresh)
         return _replicate(policy, fresh), "a fresh adapter (the base model itself)"
     trained = adapters.read(Path(config.init_from), base_name=config.model.name)
     if trained.lora.rank != shape.rank or not math.isclose(trained.lora.scale, shape.scale, rel_tol=1e-6):
         raise UserError(
-            f"init_from={config.init_from}: adapter has rank {trained.lora.rank}, alpha {trained.lora.alpha:g};"
-            f" set lora.rank and lora.alpha to these (now {shape.rank}, {shape.alpha:g})"
+            f"init_from={config.init_from}: adapter has rank {trained.lora.rank}, alpha {trained.lora.alpha:g}, rslora"
+            f" {trained.lora.rslora}; set lora.rank, lora.alpha and lora.rslora to these (now {shape.rank},"
+            f" {shape.alpha:g}, {shape.rslora})"
         )
     wanted = jax.eval_shape(lambda: loras.init(jax.random.key(0), policy.params, shape))
     if loras.layers(wanted) != loras.layers(trained.adapter):
@@ -129,18 +130,15 @@ def starting_adapter(config: ConfigDict, policy: Policy) -> tuple[PyTree, str]:
             f"init_from={config.init_from}: lora.targets {tuple(config.lora.targets)} selects other layers than the"
             f" adapter has, such as {differing[0]}; set lora.targets to {tuple(trained.lora.targets)}"
         )
-    _refuse_vision(config, trained.adapter)
     return _replicate(policy, trained.adapter), f"the adapter {config.init_from} ({trained.origin})"
 
 
-def _refuse_vision(config: ConfigDict, adapter: PyTree) -> None:
-    """UserError for an adapter on the vision tower: images are encoded with the base, for rollout and training."""
-    layers = sorted(name for name in loras.layers(adapter) if name.startswith("visual/"))
-    if layers:
-        where = f"init_from={config.init_from}" if config.init_from else f"lora.targets {tuple(config.lora.targets)}"
+def _refuse_convolution(config: ConfigDict, adapter: PyTree) -> None:
+    """UserError for an adapter on the patch embedding, which could be trained but not written for PEFT."""
+    if peft.CONVOLUTION in loras.layers(adapter):
         raise UserError(
-            f"{where}: an adapter on the vision tower ({layers[0]}) can't be trained or sampled from; keep lora.targets"
-            " to language_model/"
+            f"lora.targets {tuple(config.lora.targets)} select {peft.CONVOLUTION}, which is a convolution in PEFT; for"
+            " the vision tower take 'visual/blocks' and 'visual/.*merger'"
         )
 
 

@@ -41,6 +41,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "image.crop_max_pixels": (PATCH_AREA, LARGEST_AREA),
     "lora.rank": (1, 2**14),
     "lora.alpha": AMOUNT,
+    "lora.dropout": (0, 0.99),
     "mesh.data": AXIS,
     "mesh.fsdp": AXIS,
     "mesh.tensor": AXIS,

@@ -33,7 +33,11 @@ class Offline:
         self.schedule = assembly.make_schedule(config.optimizer, config.total_steps)
         self.tx = assembly.make_optimizer(config.optimizer, self.schedule)
         self.step_fn = train_step.make_sft_step(
-            self.policy.model, self.tx, micro_batches=config.optimizer.micro_batches
+            self.policy.model,
+            self.tx,
+            micro_batches=config.optimizer.micro_batches,
+            dropout=config.lora.dropout if "lora" in config else 0.0,
+            seed=config.seed,
         )
 
     def make_policy(self) -> policies.Policy:

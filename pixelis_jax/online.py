@@ -59,7 +59,11 @@ class Online:
     @property
     def size(self) -> str:
         """What is trained, in words."""
-        return f"{assembly.size_of(self.start, self.policy)}; {self.policy.loaded}"
+        words = f"{assembly.size_of(self.start, self.policy)}; {self.policy.loaded}"
+        dropout = self.config.lora.dropout
+        if dropout:
+            words += f"; without lora.dropout {dropout:g}, which is for sft: here each ratio would no longer start at 1"
+        return words
 
     # State ----------------------------------------------------------------------------------------------------------
     def first_state(self) -> TrainState:
@@ -107,7 +111,10 @@ class Online:
             pad=self.policy.processor.pad,
             first_group=self._prompts.start,
         )
-        rest = parallel.put_batch(self.policy.mesh, dataclasses.replace(batch, features=None))
+        batch = dataclasses.replace(batch, features=None, images=rollout.images)
+        rest = parallel.put_batch(self.policy.mesh, batch)
+        if rollout.features is None:
+            return rest
         # One compiled shape: the table grows with every crop, so it is padded to what a full rollout would fill.
         size = bucket(
             rollout.features.shape[0], multiple=assembly.table_rows(self.config, self.policy.model.config.vision)

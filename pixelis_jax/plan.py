@@ -159,6 +159,7 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
     from pixelis_jax import assembly, parallel, train_step
     from pixelis_jax.models import image_processor, policy, quantized
     from pixelis_jax.models import lora as loras
+    from pixelis_jax.models.rows import power_bucket
     from pixelis_jax.models.vlm import VLM
     from pixelis_jax.rewards import orchestrator
     from pixelis_jax.rollout.engine import Engine
@@ -180,12 +181,15 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
     rows = prompts * group
 
     overview, crop = assembly.budgets(config)
-    windows = image_processor.window_bucket(crop, vision)
-    shape = (rows, windows, vision.window_patches)
-    crops = ImageBatch(
-        _array((*shape, vision.patch_dim), jnp.uint8), _array((*shape, 2), jnp.int32), _array(shape, bool)
-    )
-    crops = parallel.abstract(crops, parallel.batch_shardings(mesh, crops))
+
+    def images(count: int, budget: image_processor.PixelBudget) -> ImageBatch:
+        shape = (count, image_processor.window_bucket(budget, vision), vision.window_patches)
+        made = ImageBatch(
+            _array((*shape, vision.patch_dim), jnp.uint8), _array((*shape, 2), jnp.int32), _array(shape, bool)
+        )
+        return parallel.abstract(made, parallel.batch_shardings(mesh, made))
+
+    crops = images(rows, crop)
     sampling = assembly.rollout_config(config).sampling
     pack = mesh.shape["tensor"] == 1
     engine = Engine(model, sampling, end_of_turn=model_config.eos_token_id, pack=pack, mesh=mesh)
@@ -216,6 +220,9 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
     step = train_step.RLStep(model, tx, rl)
     table = _array((assembly.table_rows(config, vision), features.shape[-1]), model.dtype, mesh)
     batch = dataclasses.replace(_batch(config, mesh, rows), features=table)
+    if loras.touches_vision(adapter):  # the tower is trained through: a full rollout's images in place of features
+        seen = images(prompts, overview), images(power_bucket(rows) * (config.sampling.max_turns - 1), crop)
+        batch = dataclasses.replace(batch, features=None, images=seen)
     weights = assembly.reward_curriculum(config).stages[-1].weights  # all components
     yield (
         f"step {rows} x {config.sampling.context_tokens} tokens",

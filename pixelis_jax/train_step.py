@@ -5,6 +5,7 @@ are arguments that are not donated, so rollout and training share one copy.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,17 +21,20 @@ from pixelis_jax.algorithms import advantages as advantage
 from pixelis_jax.algorithms import grpo, sft
 from pixelis_jax.algorithms.grpo import GRPOConfig, GRPOInputs
 from pixelis_jax.data.demonstrations import DemonstrationBatch
+from pixelis_jax.models import lora as loras
 from pixelis_jax.models import vlm
+from pixelis_jax.models.layers import NOISE
 from pixelis_jax.models.vlm import VLM
 from pixelis_jax.reading import Charts, reading_loss
 from pixelis_jax.rewards import measures, orchestrator
 from pixelis_jax.rewards.orchestrator import RewardConfig, RewardState, Weights
-from pixelis_jax.types import TokenBatch, TrajectoryBatch
-from pixelis_jax.update import Stats
+from pixelis_jax.types import ImageBatch, TokenBatch, TrajectoryBatch
+from pixelis_jax.update import Stats, Through
 
 PyTree = Any
 # name -> f32[B], for trajectories.jsonl
 RowNumbers = dict[str, Array]
+_DROPOUT = 3  # of the addresses (seed, 0 .. 3, ...) the one of an adapter's dropout
 
 
 @struct.dataclass
@@ -93,31 +97,71 @@ def _mesh_sharding(leaf: Any) -> NamedSharding | None:
     return sharding if isinstance(sharding, NamedSharding) else None
 
 
-def demonstration_features(model: VLM, variables: PyTree, batch: DemonstrationBatch) -> Array:
-    """Feature table of a batch: overviews first, then crops."""
-    parts = [vlm.encode_images(model, variables, images) for images in (batch.overview, batch.crops)]
+# index i32[N] of rows or images -> {} or their `lora_noise` collection
+Noise = Callable[[Array], PyTree]
+
+
+def feature_table(
+    model: VLM, variables: PyTree, images: tuple[ImageBatch, ...], noise: Noise = lambda index: {}
+) -> Array:
+    """f32[F, D], the features of `images` one batch after the other, under `variables`."""
+    parts, first = [], 0
+    for part in images:
+        count = part.valid.shape[0]
+        changed = variables | noise(jnp.arange(first, first + count))
+        parts.append(vlm.encode_images(model, changed, part))
+        first += count
     return jnp.concatenate(parts)
 
 
-def make_sft_step(model: VLM, tx: optax.GradientTransformation, *, micro_batches: int) -> StateStep:
+def _joined(images: tuple[ImageBatch, ...]) -> tuple[ImageBatch, ...]:
+    """Neighbours of one shape as one batch: the tower is compiled for each."""
+    alike = itertools.groupby(images, key=lambda part: part.valid.shape[1:])
+    return tuple(jax.tree.map(lambda *x: jnp.concatenate(x), *group) for _, group in alike)
+
+
+def demonstration_features(
+    model: VLM, variables: PyTree, batch: DemonstrationBatch, noise: Noise = lambda index: {}
+) -> Array:
+    """Feature table of a batch: overviews first, then crops."""
+    return feature_table(model, variables, (batch.overview, batch.crops), noise)
+
+
+def trains_vision(trainable: PyTree) -> bool:
+    """Whether a step changes what images are encoded to."""
+    return "params" in trainable or loras.touches_vision(trainable["lora"])
+
+
+def make_sft_step(
+    model: VLM, tx: optax.GradientTransformation, *, micro_batches: int, dropout: float = 0.0, seed: int = 0
+) -> StateStep:
     """Token-mean cross-entropy step; with `charts`, their reading loss is added.
 
-    The vision tower is trained exactly where `trainable` holds "params".
+    Where the vision tower is trained, wholly or through an adapter, each image is encoded once a step and features are
+    differentiated once, whatever `micro_batches`. `dropout` of the adapter's inputs draws from (seed, step, layer, row
+    or image).
     """
 
     def step(
         state: TrainState, frozen: PyTree, batch: DemonstrationBatch, charts: Charts | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
-        trains_vision = "params" in state.trainable
-        if trains_vision and micro_batches != 1:
-            raise ValueError("full training needs micro_batches=1: images are shared between rows")
-        fixed = None if trains_vision else demonstration_features(model, frozen, batch)
+        def noise(index: Array) -> PyTree:
+            if not dropout:
+                return {}
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _DROPOUT), state.step)
+            return {NOISE: loras.noise(state.trainable["lora"], key=key, rate=dropout, index=index)}
 
-        def loss(trainable: PyTree, part: PyTree) -> tuple[tuple[Array, Array], Stats]:
-            rows, weights, answer = part
+        def features_of(trainable: PyTree) -> Array:
+            # In f32, since micro-batches add up their gradients of it.
+            return demonstration_features(model, frozen | trainable, batch, noise).astype(jnp.float32)
+
+        trained = trains_vision(state.trainable)
+        fixed = None if trained else demonstration_features(model, frozen, batch)
+
+        def loss(trainable: PyTree, part: PyTree, features: Any = fixed) -> tuple[tuple[Array, Array], Stats]:
+            rows, weights, answer, index = part
             variables = frozen | trainable
-            features = demonstration_features(model, variables, batch) if fixed is None else fixed
-            out = vlm.score(model, variables, rows, features)
+            out = vlm.score(model, variables | noise(index), rows, features)
             (total, weight), stats = sft.sft_loss(out.logp, rows.policy, weights=weights)
             means = stats.means | _answer_stats(out.logp, rows.policy & answer)
             if charts is not None:
@@ -126,9 +170,10 @@ def make_sft_step(model: VLM, tx: optax.GradientTransformation, *, micro_batches
                 total = total + weight * reading
             return (total, weight), Stats(means=means, maxima=stats.maxima)
 
-        rows = (batch.rows, batch.weights, batch.answer)
+        rows = (batch.rows, batch.weights, batch.answer, jnp.arange(batch.answer.shape[0]))
+        through = Through(features_of, loss) if trained else loss
         trainable, opt_state, metrics = updates.update(
-            loss, state.trainable, state.opt_state, rows, tx=tx, micro_batches=micro_batches
+            through, state.trainable, state.opt_state, rows, tx=tx, micro_batches=micro_batches
         )
         return _advance(state, trainable, opt_state, metrics)
 
@@ -181,7 +226,7 @@ class RLStep:
     ) -> tuple[TrainState, dict[str, Array], RowNumbers]:
         """One whole step; returns the new state, scalars, and per-row numbers for the log."""
         scored, rewards, metrics, numbers = self._score(state, frozen, reference, batch, weights=weights)
-        state, more = self._update(state, frozen, scored, batch.features)
+        state, more = self._update(state, frozen, scored, batch.seen)
         return dataclasses.replace(state, rewards=rewards), metrics | more, numbers
 
     def _score(
@@ -219,21 +264,30 @@ class RLStep:
         return Scored(batch.rows, inputs), rewards, metrics, numbers
 
     def _update(
-        self, state: TrainState, frozen: PyTree, scored: Scored, features: Array
+        self, state: TrainState, frozen: PyTree, scored: Scored, seen: Any
     ) -> tuple[TrainState, dict[str, Array]]:
-        """One optimizer step on a scored rollout."""
+        """One optimizer step on a scored rollout; `seen` is its feature table, or the images to train through."""
         cfg = self.config
 
-        def loss(trainable: PyTree, part: Scored) -> tuple[tuple[Array, Array], Stats]:
+        def features_of(trainable: PyTree) -> Array:
+            return self._features(frozen | trainable, seen).astype(jnp.float32)
+
+        def loss(trainable: PyTree, part: Scored, features: Any = seen) -> tuple[tuple[Array, Array], Stats]:
             out = vlm.score(self.model, frozen | trainable, part.rows, features, temperature=cfg.temperature)
             return grpo.grpo_loss(out.logp, out.entropy, part.inputs, cfg.loss)
 
+        through = Through(features_of, loss) if isinstance(seen, tuple) else loss
         trainable, opt_state, metrics = updates.update(
-            loss, state.trainable, state.opt_state, scored, tx=self.tx, micro_batches=cfg.micro_batches
+            through, state.trainable, state.opt_state, scored, tx=self.tx, micro_batches=cfg.micro_batches
         )
         return _advance(state, trainable, opt_state, metrics)
 
+    def _features(self, variables: PyTree, seen: Any) -> Array:
+        """The feature table: as it was sampled with, or of images under `variables`."""
+        return feature_table(self.model, variables, _joined(seen)) if isinstance(seen, tuple) else seen
+
     def _logp(self, frozen: PyTree, adapter: PyTree, batch: TrajectoryBatch) -> Array:
         variables = frozen if adapter is None else frozen | {"lora": adapter}
-        out = vlm.score(self.model, variables, batch.rows, batch.features, temperature=self.config.temperature)
+        features = self._features(variables, batch.seen)
+        out = vlm.score(self.model, variables, batch.rows, features, temperature=self.config.temperature)
         return jax.lax.stop_gradient(out.logp)

@@ -167,10 +167,20 @@ class TokenBatch:
 
 @struct.dataclass
 class TrajectoryBatch:
-    """What the RL train step takes: token rows, the sampler's log-probs, image features and reward inputs."""
+    """What the RL train step takes: token rows, the sampler's log-probs, image features and reward inputs.
+
+    With an adapter on the vision tower the features are each policy's own and are trained through: then `features` is
+    None and `images` holds what they are made from, in the order of the feature table.
+    """
 
     rows: TokenBatch
     logp_sampler: Array  # f32[B, T]
     turn_of: Array  # i32[B, T]
-    features: Array  # f32[F, D] merged vision tokens of the frozen tower (D times 1 + levels with deepstack)
+    features: Array | None  # f32[F, D] merged vision tokens of the frozen tower (D times 1 + levels with deepstack)
     rewards: RewardInputs
+    images: tuple[ImageBatch, ...] | None = None
+
+    @property
+    def seen(self) -> Array | tuple[ImageBatch, ...]:
+        """Where the rows' image features come from."""
+        return self.features if self.images is None else self.images

@@ -4,6 +4,7 @@ A loss returns `((sum, weight), stats)`. The update adds sums, weights and gradi
 jit's sharding, of all devices) and divides once, so the result does not depend on how a batch was split.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,18 @@ class Stats:
 Loss = Callable[[PyTree, PyTree], tuple[tuple[Array, Array], Stats]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Through:
+    """A loss that is trained through something all rows may read, such as the features of images.
+
+    `make(trainable)` is computed once and differentiated once, by the chain rule, however the batch is split; `loss`
+    gets (trainable, micro-batch, what was made).
+    """
+
+    make: Callable[[PyTree], PyTree]
+    loss: Callable[[PyTree, PyTree, PyTree], tuple[tuple[Array, Array], Stats]]
+
+
 def split_micro_batches(batch: PyTree, count: int) -> PyTree:
     """`[B, ...]` leaves -> `[count, B / count, ...]`. Raises ValueError where B is not a multiple of `count`.
 
@@ -56,9 +69,23 @@ def split_micro_batches(batch: PyTree, count: int) -> PyTree:
 
 
 def accumulate(
-    loss: Loss, trainable: PyTree, batch: PyTree, *, micro_batches: int
+    loss: Loss | Through, trainable: PyTree, batch: PyTree, *, micro_batches: int
 ) -> tuple[PyTree, Array, Array, Stats]:
     """(gradient of the mean loss, loss sum, weight, stats) over all micro-batches of `batch`."""
+    if isinstance(loss, Through):
+        inner = loss.loss
+        made, pull_back = jax.vjp(loss.make, trainable)
+        (grads, of_made), value, weight, stats = _summed(
+            lambda both, part: inner(both[0], part, both[1]), (trainable, made), batch, micro_batches
+        )
+        grads = jax.tree.map(jnp.add, grads, pull_back(of_made)[0])
+    else:
+        grads, value, weight, stats = _summed(loss, trainable, batch, micro_batches)
+    return jax.tree.map(lambda g: safe_divide(g, weight), grads), value, weight, stats
+
+
+def _summed(loss: Loss, trainable: PyTree, batch: PyTree, micro_batches: int) -> tuple[PyTree, Array, Array, Stats]:
+    """(gradient of the loss sum, loss sum, weight, stats) over all micro-batches."""
 
     def one(micro: PyTree) -> tuple[PyTree, Array, Array, Stats]:
         def total(params: PyTree) -> tuple[Array, tuple[Array, Stats]]:
@@ -69,22 +96,21 @@ def accumulate(
         return grads, value, jnp.asarray(weight, jnp.float32), stats
 
     if micro_batches == 1:
-        grads, value, weight, stats = one(batch)
-    else:
-        parts = split_micro_batches(batch, micro_batches)
-        carry = one(jax.tree.map(lambda x: x[0], parts))
+        return one(batch)
+    parts = split_micro_batches(batch, micro_batches)
+    first = one(jax.tree.map(lambda x: x[0], parts))
 
-        def add(carry: PyTree, micro: PyTree) -> tuple[PyTree, None]:
-            new = one(micro)
-            summed = jax.tree.map(jnp.add, carry[:3], new[:3])
-            return (*summed, carry[3].merge(new[3])), None
+    def add(carry: PyTree, micro: PyTree) -> tuple[PyTree, None]:
+        new = one(micro)
+        summed = jax.tree.map(jnp.add, carry[:3], new[:3])
+        return (*summed, carry[3].merge(new[3])), None
 
-        (grads, value, weight, stats), _ = jax.lax.scan(add, carry, jax.tree.map(lambda x: x[1:], parts))
-    return jax.tree.map(lambda g: safe_divide(g, weight), grads), value, weight, stats
+    total, _ = jax.lax.scan(add, first, jax.tree.map(lambda x: x[1:], parts))
+    return total
 
 
 def update(
-    loss: Loss,
+    loss: Loss | Through,
     trainable: PyTree,
     opt_state: optax.OptState,
     batch: PyTree,

@@ -51,6 +51,8 @@ def test_both_ends_of_an_interval_hold(name):
     [
         ("sft", {"optimizer__learning_rate": "nan"}, "optimizer.learning_rate is nan"),
         ("sft", {"lora__alpha": "inf"}, "lora.alpha is inf"),
+        ("sft", {"lora__dropout": 1.0}, "lora.dropout is 1.0; it takes a number from 0 to 0.99"),
+        ("sft", {"lora__dropout": "nan"}, "lora.dropout is nan"),
         ("sft", {"data__kinds": "digit,text"}, "data.kinds: 'digit,text' is unknown; use some of digit"),
         ("rft", {"rollout__kinds": "()"}, "rollout.kinds: it is empty"),
         ("rft", {"eval__modes": "('tools_onn',)"}, "eval.modes: 'tools_onn' is unknown; use some of tools_on"),

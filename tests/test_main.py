@@ -46,7 +46,13 @@ def test_a_typo_ends_the_process_with_2_and_the_nearest_name(tmp_path: Path):
         ("configs/rft.py:smoke", {"model__dtype": "int8"}, ["model.dtype 'int8'", "bfloat16"]),
         ("configs/rft.py:smoke", {"init_from": "nowhere"}, ["nowhere"]),
         ("configs/rft.py:smoke", {"init_from": "", "lora__targets": "('x_proj',)"}, ["x_proj", "q_proj"]),
+        (
+            "configs/rft.py:smoke",
+            {"init_from": "", "lora__targets": "('visual/.*',)"},
+            ["visual/patch_embed, which is a convolution", "take 'visual/blocks' and 'visual/.*merger'"],
+        ),
         ("configs/rft.py:smoke", {"lora__rank": 4}, ["rank 8", "lora.rank"]),
+        ("configs/rft.py:smoke", {"lora__rslora": True}, ["rslora False; set lora.rank, lora.alpha and lora.rslora"]),
         ("configs/rft.py:smoke", {"rollout__group_size": 1}, ["group_size 1"]),
         ("configs/rft.py:smoke", {"algorithm__loss": "clipp"}, ["'clipp'", "did you mean 'clip'?"]),
         ("configs/rft.py:smoke", {"rewards__norm": "batch"}, ["norm 'batch'", "group"]),

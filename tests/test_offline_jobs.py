@@ -15,6 +15,8 @@ from pixelis_jax.metrics import names
 from pixelis_jax.models import policy as policies
 from pixelis_jax.reading import READER, ReadingConfig
 
+TARGETS = "('language_model/.*_proj','visual/merger.*')"
+
 
 @pytest.fixture(scope="module")
 def jobs(compile_cache):
@@ -39,7 +41,9 @@ def run_twice(jobs, name: str, folder: Path, *, kept: int, **fields) -> tuple[Pa
 
 @pytest.fixture(scope="module")
 def sft(jobs, tmp_path_factory):
-    return run_twice(jobs, "sft", tmp_path_factory.mktemp("sft"), kept=2)
+    """With dropout, whose noise is nowhere stored, and with an adapter on part of the vision tower."""
+    fields = {"lora__dropout": 0.5, "lora__targets": TARGETS, "optimizer__micro_batches": 2}
+    return run_twice(jobs, "sft", tmp_path_factory.mktemp("sft"), kept=2, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +104,9 @@ def test_pretraining_leaves_a_model_that_loads(pretrain):
 
 
 def test_an_adapter_of_another_job_is_a_start(jobs, sft, tmp_path):
-    output = jobs.run("configs/eval.py:smoke", tmp_path / "eval", init_from=sft[0], eval__modes="('tools_on',)")
+    """Evaluated without dropout, and with what the adapter does to the vision tower."""
+    fields = {"init_from": sft[0], "eval__modes": "('tools_on',)", "lora__targets": TARGETS}
+    output = jobs.run("configs/eval.py:smoke", tmp_path / "eval", **fields)
     assert f"evaluating pixelis-tiny with the adapter {sft[0]}" in output
     result = json.loads((tmp_path / "eval" / "summary.json").read_text())["eval"]["tools_on"]
     assert result == json.loads((sft[0] / "summary.json").read_text())["eval"]["tools_on"]

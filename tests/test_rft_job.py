@@ -30,6 +30,7 @@ def get_config(variant=""):
     config.total_steps = 7
     config.checkpoint.every_steps = 2
     config.sampling.max_turns = 2
+    config.lora.dropout = 0.5
     config.curriculum.evaluation_frequency = 1
     first, second, _ = config.curriculum.stages
     config.curriculum.stages = (first | {"exits": ({"kind": "max_steps", "steps": 3},)}, second | {"exits": ()})
@@ -190,6 +191,14 @@ def test_every_metric_is_in_the_table(straight):
     assert {"rapr", "grpo/filtering_rate", "kl", "success_rate", "curriculum/stage"} <= metrics[0].keys()
     assert [record["curriculum/stage"] for record in metrics] == [0, 0, 0, 1, 1, 1, 1]
     assert all(record["kl"] == 0 for record in metrics[:1]) and metrics[-1]["kl"] > 0
+
+
+def test_dropout_of_one_half_leaves_every_ratio_at_1(straight):
+    """The starting adapter is not 0, and what is trained is the policy that was sampled from."""
+    for record in lines(straight.workdir / "metrics.jsonl"):
+        assert record["ratio/mean"] == record["ratio/max"] == 1.0
+        assert record["sampler_trainer_logprob_diff/max"] < 1e-4
+    assert "without lora.dropout 0.5, which is for sft" in straight.output
 
 
 def test_tensorboard_holds_scalars_text_and_images(straight):

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from pixelis_jax.update import Stats, accumulate, split_micro_batches, update
+from pixelis_jax.update import Stats, Through, accumulate, split_micro_batches, update
 
 
 def squared(params, batch):
@@ -35,6 +35,32 @@ def test_any_split_gives_one_gradient():
         assert float(weight) == 8 and float(total / weight) == pytest.approx(mean)
         for name, value in stats.reduce().items():
             np.testing.assert_allclose(value, whole[name], rtol=1e-5)
+
+
+def test_what_all_rows_share_is_made_once_and_differentiated_through():
+    """Of x (w^2 w) + b, where w^2 is shared: b is in the loss alone, w in both."""
+    params, batch = problem()
+    params |= {"b": jnp.float32(0.3)}
+    made = []
+
+    def make(params):
+        made.append(1)
+        return params["w"] ** 2
+
+    def loss(params, part, shared):
+        x, y, weight = part
+        return squared({"w": shared * params["w"]}, (x, y - params["b"], weight))
+
+    def direct(params):
+        return jnp.divide(*loss(params, batch, make(params))[0])
+
+    wanted = jax.grad(direct)(params)
+    for count in (1, 2, 4, 8):
+        made.clear()
+        grads, *_ = accumulate(Through(make, loss), params, batch, micro_batches=count)
+        assert len(made) == 1
+        for name in params:
+            np.testing.assert_allclose(grads[name], wanted[name], rtol=1e-4)
 
 
 def test_update_is_the_optimizer_on_that_gradient():

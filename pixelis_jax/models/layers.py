@@ -14,13 +14,15 @@ from pixelis_jax.models import quantized
 
 LORA = "lora"  # the variable collection that holds adapters
 PACKED = "packed"  # what `models.packing` makes of weights and adapters for decoding
+NOISE = "lora_noise"  # the one that makes them drop inputs, in supervised training only
 
 
 class Dense(nn.Module):
     """`x W (+ b) (+ scale (x A) B)`, W perhaps quantized.
 
     The adapter applies where the `lora` collection has this layer's `a` f[in, rank] and `b` f[rank, features]; the
-    collection is made by `models.lora.init`, never by linen's init.
+    collection is made by `models.lora.init`, never by linen's init. Where `models.lora.noise` made keys, x reaches A
+    through `dropout`.
     """
 
     features: int
@@ -39,8 +41,20 @@ class Dense(nn.Module):
         if self.has_variable(LORA, "a"):
             a: Array = self.get_variable(LORA, "a")
             b: Array = self.get_variable(LORA, "b")
+            if self.has_variable(NOISE, "keys"):
+                x = dropout(x, self.get_variable(NOISE, "keys"), self.get_variable(NOISE, "rate"))
             y = y + ((x @ a.astype(self.dtype)) @ b.astype(self.dtype)) * self.lora_scale
         return y.reshape(*leading, self.features)
+
+
+def dropout(x: Array, keys: Array, rate: Array) -> Array:
+    """`x` f[N, D] with a share `rate` of its entries at 0 and the others divided by 1 - rate (arXiv:1207.0580).
+
+    Each of the `keys` [B] draws for N / B neighbouring rows: the tokens of one sequence, the patches of one image.
+    """
+    shape = (x.shape[0] // keys.shape[0], x.shape[1])
+    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, shape))(keys).reshape(x.shape)
+    return jnp.where(kept, x / (1 - rate), 0).astype(x.dtype)
 
 
 def project(module: nn.Module, layers: Sequence[Dense], x: Array) -> list[Array]:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+import zlib
 from typing import Any
 
 import jax
@@ -18,15 +19,21 @@ DECODER_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig:
-    """Adapter shape. `targets` are regular expressions searched in a layer's path, e.g. `language_model/.*/q_proj`."""
+    """Adapter shape. `targets` are regular expressions searched in a layer's path, e.g. `language_model/.*/q_proj`.
+
+    `rslora` scales by the root of the rank (Kalajdzievski 2023, arXiv:2312.03732). `dropout` is the share of an
+    adapter's inputs that supervised training sets to 0; nothing else does.
+    """
 
     rank: int = 8
     alpha: float = 16.0
     targets: tuple[str, ...] = tuple(f"language_model/.*/{name}" for name in DECODER_TARGETS)
+    rslora: bool = False
+    dropout: float = 0.0
 
     @property
     def scale(self) -> float:
-        return self.alpha / self.rank
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 
 def init(key: Array, params: PyTree, config: LoraConfig) -> PyTree:
@@ -75,6 +82,27 @@ def merge(params: PyTree, adapter: PyTree, scale: float) -> PyTree:
         delta = lora[(*path, "a")] @ lora[(*path, "b")] * scale
         flat[(*path, "kernel")] = (kernel.astype(jnp.float32) + delta).astype(kernel.dtype)
     return traverse_util.unflatten_dict(flat)
+
+
+def noise(adapter: PyTree, *, key: Array, rate: float, index: Array) -> PyTree:
+    """The `lora_noise` collection, with which the layers of `adapter` drop a share `rate` of their adapter's inputs.
+
+    By `layers.dropout` (Hinton et al. 2012, arXiv:1207.0580), where PEFT has it: x W itself is never dropped.
+    Row (or image) i of the batch draws from fold(key, layer, index[i]), `index` i32[B]: its noise does not depend on
+    its neighbours, nor on how a batch was split.
+    """
+
+    def keys(layer: str) -> Array:
+        at = jax.random.fold_in(key, zlib.crc32(layer.encode()))
+        return jax.vmap(lambda i: jax.random.fold_in(at, i))(index)
+
+    made = {layer: {"keys": keys(layer), "rate": jnp.float32(rate)} for layer in sorted(layers(adapter))}
+    return traverse_util.unflatten_dict(made, sep="/")
+
+
+def touches_vision(adapter: PyTree | None) -> bool:
+    """Whether an adapter changes what images are encoded to."""
+    return adapter is not None and "visual" in adapter
 
 
 def layers(adapter: PyTree) -> set[str]:

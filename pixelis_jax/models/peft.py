@@ -2,12 +2,11 @@
 
 PEFT stores `lora_A` as [rank, in] and `lora_B` as [out, rank] under `base_model.model.` and the module's name in
 `transformers`; ours are `a` [in, rank] and `b` [rank, out], so both are transposed. Nothing is rescaled: PEFT
-multiplies by lora_alpha / r, as we do (by lora_alpha / sqrt(r) with `use_rslora`, which is read as a larger alpha).
+multiplies by lora_alpha / r, or by lora_alpha / sqrt(r) with `use_rslora`, as we do.
 """
 
 import functools
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -30,7 +29,7 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _FACTORS = {"lora_A": "a", "lora_B": "b"}
-_CONVOLUTION = "visual/patch_embed"  # PEFT gives convolutions factors of other shapes
+CONVOLUTION = "visual/patch_embed"  # PEFT gives convolutions factors of other shapes
 
 # Fields of PEFT's LoraConfig that do not change what a finished adapter computes. Every other field must be off.
 _WITHOUT_EFFECT = frozenset(
@@ -61,8 +60,8 @@ def save(
     parts = {ours: theirs for theirs, ours in _FACTORS.items()}
     for path, leaf in sorted(traverse_util.flatten_dict(adapter).items()):
         layer, factor = "/".join(path[:-1]), path[-1]
-        if layer == _CONVOLUTION:
-            raise UserError(f"{_CONVOLUTION} is a convolution in PEFT; leave it out of lora.targets")
+        if layer == CONVOLUTION:
+            raise UserError(f"{CONVOLUTION} is a convolution in PEFT; leave it out of lora.targets")
         if leaf.shape[1 if factor == "a" else 0] != lora.rank:
             raise UserError(f"lora.rank is {lora.rank}, but {layer}/{factor} has shape {list(leaf.shape)}")
         name = _names(layer)[text_only]
@@ -78,14 +77,14 @@ def save(
         "inference_mode": True,
         "init_lora_weights": True,
         "lora_alpha": int(lora.alpha) if float(lora.alpha).is_integer() else lora.alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": lora.dropout,
         "modules_to_save": None,
         "peft_type": "LORA",
         "r": lora.rank,
         "target_modules": sorted(set(modules), key=_natural),
         "task_type": "CAUSAL_LM",
         "use_dora": False,
-        "use_rslora": False,
+        "use_rslora": lora.rslora,
     }
     atomic_write(directory / CONFIG, json.dumps(config, indent=2) + "\n")
 
@@ -101,7 +100,7 @@ def load(directory: Path, params: PyTree) -> tuple[PyTree, LoraConfig]:
     kernels = {
         "/".join(path[:-1]): leaf.shape
         for path, leaf in traverse_util.flatten_dict(params).items()
-        if path[-1] == "kernel" and "/".join(path[:-1]) != _CONVOLUTION
+        if path[-1] == "kernel" and "/".join(path[:-1]) != CONVOLUTION
     }
     rank, file = config["r"], directory / WEIGHTS
     found: dict[tuple[str, ...], Any] = {}
@@ -121,8 +120,13 @@ def load(directory: Path, params: PyTree) -> tuple[PyTree, LoraConfig]:
         found[(*layer.split("/"), factor)] = jnp.asarray(value.T, jnp.float32)
     layers = {"/".join(path[:-1]) for path in found}
     _check_complete(file, config, layers=_selected(directory, config, kernels), found=set(found))
-    alpha = config["lora_alpha"] * (math.sqrt(rank) if config.get("use_rslora") else 1.0)
-    lora = LoraConfig(rank=rank, alpha=float(alpha), targets=_patterns(layers, kernels))
+    lora = LoraConfig(
+        rank=rank,
+        alpha=float(config["lora_alpha"]),
+        targets=_patterns(layers, kernels),
+        rslora=bool(config.get("use_rslora")),
+        dropout=float(config.get("lora_dropout") or 0.0),
+    )
     return traverse_util.unflatten_dict(found), lora
 
 
@@ -160,12 +164,14 @@ def _wrong_kind(config: Mapping[str, Any]) -> str | None:
     def names(value: Any) -> bool:
         return isinstance(value, str) or (isinstance(value, list) and all(isinstance(name, str) for name in value))
 
+    dropped = config.get("lora_dropout") or 0.0
     base, excluded = config.get("base_model_name_or_path"), config.get("exclude_modules") or []
     indices = config.get("layers_to_transform") or []
     indices = [indices] if isinstance(indices, int) else indices
     rules = {
         "r must be an integer above 0": number(config["r"], int),
         "lora_alpha must be a number above 0": number(config["lora_alpha"], int | float),
+        "lora_dropout must be a number from 0 to below 1": dropped == 0 or (number(dropped, float) and dropped < 1),
         "target_modules must be names or one regular expression": names(config["target_modules"]),
         "exclude_modules must be names or one regular expression": names(excluded),
         "layers_to_transform must be integers": (

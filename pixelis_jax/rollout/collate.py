@@ -16,7 +16,7 @@ Verifier = Callable[[Task, str | None], float]
 
 def trajectory_batch(
     trajectories: Sequence[Trajectory],
-    features: Array,
+    features: Array | None,
     verify: Verifier,
     *,
     length: int,

@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array
 
 from pixelis_jax import hosts, parallel
+from pixelis_jax.models import lora as loras
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import Placed
 from pixelis_jax.models.rows import Row, bucket, pad_rows, power_bucket
@@ -26,7 +27,7 @@ from pixelis_jax.rollout.embeddings import StateEmbedder
 from pixelis_jax.rollout.engine import DecodeState, Engine, SamplingConfig, row_keys
 from pixelis_jax.tools import TOOLS, execute, grammar
 from pixelis_jax.tools.base import Session, Tool, schemas
-from pixelis_jax.types import STATE_DIM, Observation, Task, TokenBatch, Trajectory, Turn, UserError
+from pixelis_jax.types import STATE_DIM, ImageBatch, Observation, Task, TokenBatch, Trajectory, Turn, UserError
 
 PyTree = Any
 TOKEN_BUCKET = 32  # observations are padded to a multiple of this many tokens
@@ -45,10 +46,24 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
-    """Trajectories of this process in (task, sample) order; the table f[F, D] of all that `image_index` points into."""
+    """Trajectories of this process in (task, sample) order; the table f[F, D] of all that `image_index` points into.
+
+    With an adapter on the vision tower `features` is None and `images` holds what that table is made from, as NumPy
+    arrays: this process's share of each turn's.
+    """
 
     trajectories: list[Trajectory]
+    features: Array | None
+    images: tuple[ImageBatch, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """Features f[F', D] of one turn's images; of a table that is made anew, the images, padded by `spare` rows."""
+
     features: Array
+    images: ImageBatch | None = None
+    spare: int = 0  # of each process
 
 
 class _Episode:
@@ -92,10 +107,9 @@ class Sampler:
         All randomness is fold(seed, step, task.index, sample, turn). The mesh's data axes split the rows. On several
         hosts every process calls this with as many tasks, its own.
         """
-        base = {"params": self.policy.params}
-        variables = base if lora is None else base | {"lora": lora}
-        episodes, tables, state = self._open(base, variables, tasks)
-        first_row = tables[0].shape[0]
+        variables = {"params": self.policy.params} | ({} if lora is None else {"lora": lora})
+        episodes, tables, state = self._open(variables, tasks)
+        first_row = tables[0].features.shape[0]
         for turn in range(self.config.max_turns):
             active = np.array([not e.status for e in episodes])
             state = self._turn(variables, state, episodes, active, (seed, step, turn))
@@ -103,23 +117,25 @@ class Sampler:
             (running,) = hosts.largest(sum(not e.status for e in episodes))
             if not running:
                 break
-            table, places = self._embed(base, episodes, crops)
-            state = self._append(variables, state, episodes, places, table, first_row)
+            table, places = self._embed(variables, episodes, crops)
+            own = first_row + table.spare * self.share.index
+            state = self._append(variables, state, episodes, places, table.features, own)
             tables.append(table)
-            first_row += table.shape[0]
-        features = tables[0] if len(tables) == 1 else jnp.concatenate(tables)
-        return Rollout([_finish(e) for e in episodes], features)
+            first_row += table.features.shape[0] + table.spare * self.share.count
+        trajectories = [_finish(e) for e in episodes]
+        if loras.touches_vision(lora):
+            return Rollout(trajectories, None, self._images(tables, len(episodes)))
+        parts = [table.features for table in tables]
+        return Rollout(trajectories, parts[0] if len(parts) == 1 else jnp.concatenate(parts))
 
     # Phases ---------------------------------------------------------------------------------------------------------
-    def _open(
-        self, base: PyTree, variables: PyTree, tasks: Sequence[Task]
-    ) -> tuple[list[_Episode], list[Array], DecodeState]:
+    def _open(self, variables: PyTree, tasks: Sequence[Task]) -> tuple[list[_Episode], list[_Table], DecodeState]:
         """Encode each task's images once, prefill its prompt once, and repeat it over the group."""
         processor, group = self.policy.processor, self.config.group_size
         seen = [processor.seen(image, crop=False) for task in tasks for image in task.images]
         counts = [len(task.images) for task in tasks]
         count = max(1, power_bucket(len(seen))) if sum(counts) != len(tasks) else len(seen)
-        table, pooled, found = self._encode(base, seen, crop=False, count=count)
+        table, pooled, found = self._encode(variables, seen, crop=False, count=count)
         places = iter(found)
         rows, starts = [], np.cumsum([0, *counts])
         prefix = processor.encode(self.config.prefix) if self.config.prefix else []
@@ -129,7 +145,7 @@ class Sampler:
             row.append_text(prefix)
             self._check_room(task, row)
             rows.append(row)
-        state = self.engine.prefill(variables, self._pad(rows), table, repeat=group)
+        state = self.engine.prefill(variables, self._pad(rows), table.features, repeat=group)
         episodes = []
         for i, (task, row) in enumerate(zip(tasks, rows, strict=True)):
             first = (
@@ -217,13 +233,14 @@ class Sampler:
         return len(probe)
 
     def _embed(
-        self, base: PyTree, episodes: list[_Episode], crops: list[tuple[_Episode, np.ndarray]]
-    ) -> tuple[Array, dict[int, Placed]]:
+        self, variables: PyTree, episodes: list[_Episode], crops: list[tuple[_Episode, np.ndarray]]
+    ) -> tuple[_Table, dict[int, Placed]]:
         """Feature table of this turn's new images, and where each row's is; every running row gets its embedding."""
         embedded: dict[int, np.ndarray] = {}
         images = [image for _, image in crops]
         count = max(len(episodes) // 4, power_bucket(len(images)))
-        table, pooled, places = self._encode(base, images, crop=True, count=count)
+        room = _room(len(episodes))
+        table, pooled, places = self._encode(variables, images, crop=True, count=count, room=room)
         placed = {}
         for (episode, _), place, vector in zip(crops, places, pooled, strict=False):
             embedded[id(episode)], placed[id(episode)] = vector, place
@@ -238,22 +255,37 @@ class Sampler:
         return table, placed
 
     def _encode(
-        self, base: PyTree, images: list[np.ndarray], *, crop: bool, count: int
-    ) -> tuple[Array, np.ndarray, list[Placed]]:
+        self, variables: PyTree, images: list[np.ndarray], *, crop: bool, count: int, room: int = 0
+    ) -> tuple[_Table, np.ndarray, list[Placed]]:
         """(table of all processes' images, state embedding and place of each of these, which `count` makes room for).
 
-        A text-only model's table is a zero row.
+        A text-only model's table is a zero row. Embeddings are the base's, whatever the adapter: what curiosity calls
+        new must not move as the policy learns. So an adapter on the vision tower costs a second encoding. What is kept
+        for training has `room` for as many images in any turn.
         """
         model, processor = self.policy.model, self.policy.processor
         if model.config.vision is None and not images:
             zero = self._put(np.zeros((1, model.config.text.hidden_size), model.dtype))
-            return zero, np.zeros((0, STATE_DIM), np.float32), []
+            return _Table(zero), np.zeros((0, STATE_DIM), np.float32), []
         count, windows = hosts.largest(count, processor.windows(images, crop=crop))
         packed = processor.pack(images, crop=crop, count=count, windows=windows)
-        table, pooled = self.engine.encode(base, self._put(packed))
-        first = table.shape[0] // self.share.count * self.share.index
-        places = processor.place(images, crop=crop, first_row=first, windows=windows)
+        on_device = self._put(packed)
+        features, pooled = self.engine.encode({"params": variables["params"]}, on_device)
+        table = _Table(features)
+        own = features.shape[0] // self.share.count
+        if loras.touches_vision(variables.get("lora")):
+            more = max(0, room - count)
+            kept = jax.tree.map(lambda x: np.pad(x, [(0, more), *[(0, 0)] * (x.ndim - 1)]), packed)
+            features, _ = self.engine.encode(variables, on_device)
+            table = _Table(features, kept, own // count * more)
+        places = processor.place(images, crop=crop, first_row=own * self.share.index, windows=windows)
         return table, self.embedder.images(self.share.cut(hosts.fetch(pooled))), places
+
+    def _images(self, tables: list[_Table], episodes: int) -> tuple[ImageBatch, ...]:
+        """What a trainer makes the table from, of the same shapes whenever a rollout ends."""
+        none = self.policy.processor.pack([], crop=True, count=_room(episodes))
+        kept = [table.images for table in tables if table.images is not None]
+        return (*kept, *[none] * (self.config.max_turns - len(kept)))
 
     def _append(
         self,
@@ -285,6 +317,11 @@ class Sampler:
 
     def _put(self, tree: PyTree) -> PyTree:
         return parallel.put_batch(self.policy.mesh, tree)
+
+
+def _room(episodes: int) -> int:
+    """Images that any turn may bring, and at most what `_embed` packs."""
+    return power_bucket(episodes)
 
 
 def _finish(episode: _Episode) -> Trajectory:

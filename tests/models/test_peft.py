@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import json
 import shutil
@@ -6,20 +7,27 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import reference
+import rl_batch
 from flax import traverse_util
 
+from pixelis_jax import parallel
+from pixelis_jax.adapters import Trained
+from pixelis_jax.export import write_merged
 from pixelis_jax.models import lora, peft, weights
 from pixelis_jax.models.lora import LoraConfig
 from pixelis_jax.models.policy import abstract_params, init_params
 from pixelis_jax.models.vlm import VLM
-from pixelis_jax.types import UserError
+from pixelis_jax.train_step import RLStep
+from pixelis_jax.types import TrajectoryBatch, UserError
 
 LORA = LoraConfig(rank=4, alpha=6.0)
 VISION = LoraConfig(
     rank=2, alpha=4.0, targets=("visual/blocks_1/.*/(qkv|down_proj)", "visual/merger_mlp_2", "layers_[02]/.*q_proj")
 )
+ROOT = LoraConfig(rank=4, alpha=3.0, targets=(*LORA.targets, "visual/.*/qkv"), rslora=True, dropout=0.25)
 
 
 @functools.cache
@@ -54,7 +62,7 @@ def rewrite(directory: Path, change_tensors) -> None:
     save_file(tensors, directory / peft.WEIGHTS)
 
 
-@pytest.mark.parametrize("config", [LORA, VISION, LoraConfig(1, 0.3, ("layers_2/mlp/up_proj",))])
+@pytest.mark.parametrize("config", [LORA, VISION, ROOT, LoraConfig(1, 0.3, ("layers_2/mlp/up_proj",))])
 def test_save_then_load_is_the_identity(tmp_path: Path, config: LoraConfig) -> None:
     adapter = random_adapter(config)
     peft.save(tmp_path, adapter, lora=config, base_name="some/base")
@@ -62,13 +70,18 @@ def test_save_then_load_is_the_identity(tmp_path: Path, config: LoraConfig) -> N
     assert jax.tree.structure(again) == jax.tree.structure(adapter)
     for x, y in zip(jax.tree.leaves(adapter), jax.tree.leaves(again), strict=True):
         assert y.dtype == jnp.float32 and np.asarray(x).tobytes() == np.asarray(y).tobytes()
-    assert (back.rank, back.alpha) == (config.rank, config.alpha)
+    assert dataclasses.replace(back, targets=config.targets) == config
     same_layers = lora.init(jax.random.key(0), abstract(), back)
     assert jax.tree.structure(same_layers) == jax.tree.structure(adapter)
 
 
-def test_the_default_config_comes_back_as_it_was(tmp_path: Path) -> None:
-    assert peft.load(exported(tmp_path), abstract())[1] == LORA
+@pytest.mark.parametrize("config", [LORA, ROOT])
+def test_a_config_comes_back_as_it_was(tmp_path: Path, config: LoraConfig) -> None:
+    assert peft.load(exported(tmp_path, config), abstract())[1] == config
+    first = (tmp_path / peft.CONFIG).read_bytes(), (tmp_path / peft.WEIGHTS).read_bytes()
+    adapter, again = peft.load(tmp_path, abstract())
+    peft.save(tmp_path, adapter, lora=again, base_name="some/base")
+    assert ((tmp_path / peft.CONFIG).read_bytes(), (tmp_path / peft.WEIGHTS).read_bytes()) == first
 
 
 def test_files_and_keys_are_those_of_peft(tmp_path: Path) -> None:
@@ -96,6 +109,7 @@ def test_half_precision_is_rounded_once(tmp_path: Path) -> None:
 def test_rslora_scales_by_the_root_of_the_rank(tmp_path: Path) -> None:
     change(exported(tmp_path), use_rslora=True, lora_alpha=6)
     assert peft.load(tmp_path, abstract())[1].scale == pytest.approx(6 / 4**0.5)
+    assert (LoraConfig(16, 8.0).scale, LoraConfig(16, 8.0, rslora=True).scale) == (0.5, 2.0)
 
 
 def broken(directory: Path, how: str) -> None:
@@ -172,6 +186,8 @@ def test_a_bad_directory_is_named(tmp_path: Path, how: str, words: str) -> None:
         ({"layers_to_transform": ["a"]}, "layers_to_transform must be integers"),
         ({"r": True}, "r must be an integer above 0"),
         ({"r": -2}, "r must be an integer above 0"),
+        ({"lora_dropout": 1.0}, "lora_dropout must be a number from 0 to below 1"),
+        ({"lora_dropout": "half"}, "lora_dropout must be a number from 0 to below 1"),
         ({"lora_alpha": float("inf")}, "lora_alpha must be a number above 0"),
         ({"base_model_name_or_path": 3}, "base_model_name_or_path must be a name"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
@@ -221,6 +237,33 @@ def our_logits(base: Path, adapter: dict | None, scale: float) -> tuple[np.ndarr
     return np.asarray(model.apply(variables, rows, features, method="forward_logits")), rows.valid
 
 
+def first_step(base: Path, adapter: dict, scale: float) -> tuple[float, float, float]:
+    """(mean ratio, k3 to the starting adapter, k3 to the base) of a first RL step that starts from `adapter`."""
+    model = VLM(reference.small_config(), lora_scale=scale)
+    frozen = {"params": weights.load(base, model.config, abstract=abstract_params(model))}
+    rows, images = reference.token_batch("mixed_batch")
+    rows = dataclasses.replace(rows, policy=rows.valid & (rows.image_index < 0) & (np.arange(rows.valid.shape[1]) > 0))
+    rows = jax.tree.map(lambda x: np.repeat(x, 3, axis=0)[: rl_batch.ROWS], rows)
+    through = lora.touches_vision(adapter)
+    batch = TrajectoryBatch(
+        rows=rows,
+        logp_sampler=np.zeros(rows.tokens.shape, np.float32),
+        turn_of=np.where(rows.policy, 0, -1),
+        features=None if through else model.apply(frozen, images, method="encode_images"),
+        rewards=rl_batch.reward_inputs(),
+        images=(images,) if through else None,
+    )
+    step = RLStep(model, optax.sgd(0.1), rl_batch.rl_config())
+    mesh = parallel.make_mesh(parallel.MeshShape(data=1), jax.devices()[:1])
+
+    def metrics(other: dict) -> dict:
+        state = rl_batch.first_state(mesh, step.config, step.tx, adapter)
+        return step.train_step(state, frozen, other, batch, weights=rl_batch.GOAL)[1]
+
+    own, nothing = metrics(adapter), metrics(jax.tree.map(jnp.zeros_like, adapter))
+    return float(own["ratio/mean"]), float(own["kl"]), float(nothing["kl"])
+
+
 def their_logits(model) -> np.ndarray:
     torch = pytest.importorskip("torch")
     rows, _ = reference.token_batch("mixed_batch")
@@ -255,7 +298,7 @@ def reference_pixels():
 REASON = "parity with torch: pip install -e .[parity]"
 
 
-@pytest.mark.parametrize("config", [LORA, VISION], ids=["decoder", "vision too"])
+@pytest.mark.parametrize("config", [LORA, VISION, ROOT], ids=["decoder", "vision too", "rslora"])
 def test_peft_reads_our_export_and_gives_our_logits(base: Path, tmp_path: Path, config: LoraConfig) -> None:
     pytest.importorskip("torch", reason=REASON)
     reference_peft = pytest.importorskip("peft", reason=REASON)
@@ -271,17 +314,34 @@ def test_peft_reads_our_export_and_gives_our_logits(base: Path, tmp_path: Path, 
     theirs = their_logits(model)
     assert np.abs(theirs - without)[valid].max() > 0.05  # the adapter does something
     assert np.abs(ours - theirs)[valid].max() < 1e-4
+    # merged into the base, without PEFT
+    merged = tmp_path / "merged"
+    merged.mkdir()
+    write_merged(merged, Trained(random_adapter(config), config, str(base), {}, "a test"), None)
+    whole = Qwen2_5_VLForConditionalGeneration.from_pretrained(merged, dtype="float32").eval()
+    assert np.abs(ours - their_logits(whole))[valid].max() < 1e-4
 
 
-@pytest.mark.parametrize("targets", [["q_proj", "down_proj"], "all-linear", r".*language_model.*\.(k_proj|gate_proj)"])
-def test_an_adapter_that_peft_made_gives_its_logits_here(base: Path, tmp_path: Path, targets: object) -> None:
+@pytest.mark.parametrize(
+    ("targets", "options"),
+    [
+        (["q_proj", "down_proj"], {}),
+        ("all-linear", {"use_rslora": True, "lora_alpha": 3, "lora_dropout": 0.1}),
+        (r".*language_model.*\.(k_proj|gate_proj)", {"use_rslora": True, "lora_alpha": 3}),
+    ],
+)
+def test_an_adapter_that_peft_made_gives_its_logits_here(
+    base: Path, tmp_path: Path, targets: object, options: dict
+) -> None:
+    """And is then the policy that the KL is measured against: 0 at the first step, not so against the base."""
     torch = pytest.importorskip("torch", reason=REASON)
     reference_peft = pytest.importorskip("peft", reason=REASON)
     from transformers import Qwen2_5_VLForConditionalGeneration
 
     torch.manual_seed(3)
     plain = Qwen2_5_VLForConditionalGeneration.from_pretrained(base, dtype="float32").eval()
-    config = reference_peft.LoraConfig(r=3, lora_alpha=5, target_modules=targets, task_type="CAUSAL_LM")
+    shape = {"r": 4, "lora_alpha": 5, "target_modules": targets, "task_type": "CAUSAL_LM"} | options
+    config = reference_peft.LoraConfig(**shape)
     model = reference_peft.get_peft_model(plain, config).eval()
     for name, parameter in model.named_parameters():
         if "lora_" in name:
@@ -291,6 +351,9 @@ def test_an_adapter_that_peft_made_gives_its_logits_here(base: Path, tmp_path: P
     adapter, lora_config = peft.load(tmp_path, abstract())
     ours, valid = our_logits(base, adapter, lora_config.scale)
     assert np.abs(ours - theirs)[valid].max() < 1e-4
+    assert (lora_config.rslora, lora_config.dropout) == (bool(options), options.get("lora_dropout", 0.0))
+    ratio, kl, kl_to_base = first_step(base, adapter, lora_config.scale)
+    assert (ratio, kl) == (1.0, 0.0) and kl_to_base > 1e-4
     # and back out again: the same tensors
     peft.save(tmp_path / "again", adapter, lora=lora_config, base_name=str(base))
     shutil.copy(tmp_path / "adapter_model.safetensors", tmp_path / "theirs.safetensors")

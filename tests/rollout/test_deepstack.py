@@ -1,17 +1,20 @@
 """A model whose images also enter later decoder layers: the multi-turn rollout and the trainer see the same."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scripted import ANSWER, LOOK, Script, token_batch
 
 from pixelis_jax import parallel
+from pixelis_jax.models import lora, vlm
 from pixelis_jax.models import policy as policies
 from pixelis_jax.models.config import ModelConfig, Qwen3VisionConfig, TextConfig
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import Processor
 from pixelis_jax.models.vlm import VLM
+from pixelis_jax.train_step import feature_table
 from pixelis_jax.types import STATE_DIM
 
 WIDTH, LEVELS = 64, 2
@@ -66,6 +69,34 @@ def test_the_table_holds_what_each_level_adds(rollout):
     assert first.embeddings.shape == (3, STATE_DIM)
     used = np.asarray(rollout.features)[first.image_index[first.image_index >= 0]]
     assert all(np.abs(part).max() > 0 for part in np.split(used, 1 + LEVELS, axis=1))
+
+
+def test_an_adapter_on_every_merger_is_trained_through(policy, task):
+    """The rollout's images under the adapter give the sampler's log-probs, and it has a gradient."""
+    made = lora.init(jax.random.key(0), policy.params, lora.LoraConfig(2, targets=("visual/.*merger", "visual/.*qkv")))
+    leaves, tree = jax.tree.flatten(made)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    adapter = tree.unflatten([0.2 * jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)])
+    assert {name.split("/")[1] for name in lora.layers(adapter)} == {
+        "merger", "deepstack_merger_list_0", "deepstack_merger_list_1", "blocks_0", "blocks_1", "blocks_2"
+    }  # fmt: skip
+    done = Script(policy)([task(0, (140, 190)), task(1, (60, 90))], [[LOOK % (4, 8, 40, 50), ANSWER]] * 2, lora=adapter)
+    rows = token_batch(done.trajectories, pad=policy.processor.pad)
+
+    @jax.jit
+    def mean(adapter):
+        variables = {"params": policy.params, "lora": adapter}
+        logp = vlm.score(policy.model, variables, rows, feature_table(policy.model, variables, done.images)).logp
+        return jnp.sum(logp * rows.policy) / rows.policy.sum(), logp
+
+    (_, logp), gradient = jax.value_and_grad(mean, has_aux=True)(adapter)
+    for i, trajectory in enumerate(done.trajectories):
+        n, mine = len(trajectory.tokens), trajectory.policy
+        assert np.abs(np.asarray(logp)[i, :n][mine] - trajectory.logp[mine]).max() < 1e-5
+    # What the second level adds behind the last of two decoder layers, no other token reads.
+    unread = gradient["visual"].pop("deepstack_merger_list_1")
+    assert max(float(np.abs(x).max()) for x in jax.tree.leaves(unread)) == 0.0
+    assert min(float(np.abs(x).max()) for x in jax.tree.leaves(gradient)) > 1e-7
 
 
 def test_sampler_and_trainer_agree(policy, rollout):
