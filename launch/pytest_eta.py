@@ -14,8 +14,9 @@ import pytest
 FILE_S = {
     "tests/test_rft_job.py": 200,
     "tests/test_offline_jobs.py": 140,
+    "tests/test_hosts.py": 130,
+    "tests/test_parallel.py": 100,
     "tests/test_train_step.py": 75,
-    "tests/test_parallel.py": 65,
     "tests/test_plan.py": 50,
     "tests/models/test_qwen3_vl_parity.py": 50,
     "tests/models/test_peft.py": 90,
