@@ -30,6 +30,12 @@ def main() -> None:
     parser.add_argument("--shape", default="qwen2_5_vl_3b", choices=[*shapes.SHAPES, "pixelis-tiny"])
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out={args.out}: {error.strerror}")
+    if any(args.out.iterdir()):
+        parser.error(f"--out={args.out} is not empty; name a new folder")
     tiny = policy.resolve("pixelis-tiny")
     own = families.from_json(tiny / "config.json")
     config = own if args.shape == "pixelis-tiny" else with_ids_of(shapes.shape(args.shape), own)

@@ -143,6 +143,9 @@ def _sections(config: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]
             value = section.get(field) if isinstance(section, Mapping) else None
             if type(value) is not int or value < 1:
                 raise UserError(f"{file} is damaged ({name}.{field} is {value!r:.40}); restore it")
+    for least, most in (("min_pixels", "max_pixels"), ("crop_min_pixels", "crop_max_pixels")):
+        if "image" in found and found["image"][least] > found["image"][most]:
+            raise UserError(f"{file} is damaged (image.{least} is above image.{most}); restore it")
     return {name: dict(section) for name, section in found.items()}
 
 

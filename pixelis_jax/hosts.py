@@ -13,6 +13,7 @@ With one process every function here returns at once.
 import dataclasses
 import json
 import os
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from pixelis_jax import cli
 from pixelis_jax.types import UserError
 
 PyTree = Any
+TIMEOUT_S = 300  # that a process waits for the others at the start
 
 
 def initialize(coordinator_address: str | None, num_processes: int | None, process_id: int | None) -> None:
@@ -34,16 +36,42 @@ def initialize(coordinator_address: str | None, num_processes: int | None, proce
 
     It knows SLURM, Open MPI, Kubernetes and TPU pods. UserError where the processes don't find each other.
     """
+    _check_place(coordinator_address, num_processes, process_id)
     # Its SIGTERM handler would swallow the signal until a run begins; `runtime.Run` has a handler of its own.
     jax.config.update("jax_enable_preemption_service", False)
     try:
-        jax.distributed.initialize(coordinator_address, num_processes, process_id)
+        jax.distributed.initialize(coordinator_address, num_processes, process_id, initialization_timeout=TIMEOUT_S)
     except (ValueError, TypeError, RuntimeError) as error:
         told = str(error).strip().splitlines()[0][:200]
         raise UserError(
             f"the processes of this job did not find each other ({told}); give --coordinator_address=HOST:PORT of the"
             " first one, --num_processes and --process_id"
         ) from error
+
+
+def _check_place(address: str | None, count: int | None, index: int | None) -> None:
+    """UserError for what `jax.distributed` would crash on or wait for without a word."""
+    if address is None and count is None and index is None:
+        return  # the cluster says
+    given = {"--coordinator_address": address, "--num_processes": count, "--process_id": index}
+    if missing := [name for name, value in given.items() if value is None]:
+        raise UserError(f"{missing[0]} is missing; --coordinator_address, --num_processes and --process_id go together")
+    assert address is not None and count is not None and index is not None
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise UserError(f"--coordinator_address={address}: give HOST:PORT, with a port from 1 to 65535")
+    if not 0 <= index < count:
+        raise UserError(f"--process_id={index}: of --num_processes={count} it is one from 0 to {count - 1}")
+    if index > 0:
+        print(f"waiting for process 0 at {address} (5 minutes at most)", file=sys.stderr, flush=True)
+        return
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", int(port)))
+        except OSError as error:
+            reason = f"port {port} can't be opened here ({error.strerror}); name another"
+            raise UserError(f"--coordinator_address={address}: {reason}") from None
 
 
 def first() -> bool:

@@ -80,11 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         flags = f"--xla_force_host_platform_device_count={count} --xla_backend_optimization_level=0"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
     from pixelis_jax import config as configs
-    from pixelis_jax import parallel
+    from pixelis_jax import limits, parallel
     from pixelis_jax.assembly import mesh_shape
 
     config, unknown = configs.from_argv(rest)
     _refuse(config, unknown)
+    limits.check(config)
     devices = _devices(kind, args.topology, count)
     mesh = parallel.make_mesh(mesh_shape(config), devices)
     memory = args.memory_gib or MEMORY_GIB[kind]

@@ -55,7 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from pixelis_jax.limits import check_temperature
     from pixelis_jax.main import set_up_jax
     from pixelis_jax.models import policy as policies
+    from pixelis_jax.types import UserError
 
+    for flag, value in (("--model", args.model), ("--image", args.image)):
+        if value is not None and str(value) in ("", "."):
+            raise UserError(f"{flag} is empty; leave it out or name one" if flag == "--model" else "--image is empty")
     check_temperature("--temperature", args.temperature)
     if args.save_images:
         _make_folder(args.save_images)

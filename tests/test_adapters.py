@@ -98,6 +98,10 @@ def test_a_base_that_has_moved_is_taken(adapter: Path, model: Path) -> None:
         ({"image": 3}, "image.min_pixels is None"),
         ({"image": {}}, "image.min_pixels is None"),
         ({"image": small_model.SETTINGS["image"] | {"crop_max_pixels": "x"}}, "image.crop_max_pixels is 'x'"),
+        (
+            {"image": small_model.SETTINGS["image"] | {"min_pixels": 50000}},
+            "image.min_pixels is above image.max_pixels",
+        ),
         ({"sampling": small_model.SETTINGS["sampling"] | {"max_turns": 0}}, "sampling.max_turns is 0"),
     ],
 )

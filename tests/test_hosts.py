@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -207,3 +208,28 @@ def test_parts_of_a_batch_make_the_whole(monkeypatch, small_policy):
         seen.append(np.where(index[..., None] >= 0, table[np.maximum(index, 0)], 0.0))
     np.testing.assert_allclose(seen[0], seen[1], atol=1e-5)
     assert np.abs(seen[0]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ((None, 2, 0), "--coordinator_address is missing"),
+        (("localhost:4000", None, 0), "--num_processes is missing"),
+        (("localhost", 2, 0), "give HOST:PORT"),
+        (("localhost:x", 2, 0), "give HOST:PORT"),
+        (("localhost:99999", 2, 0), "a port from 1 to 65535"),
+        (("localhost:4000", 2, 5), "from 0 to 1"),
+        (("localhost:4000", 0, 0), "from 0 to -1"),
+    ],
+)
+def test_a_place_that_can_not_be_is_refused(place, words):
+    with pytest.raises(UserError, match=words):
+        hosts.initialize(*place)
+
+
+def test_a_taken_port_is_refused():
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        with pytest.raises(UserError, match="can't be opened here"):
+            hosts.initialize(f"localhost:{other.getsockname()[1]}", 2, 0)

@@ -1,6 +1,7 @@
 """Planning for devices that are not there: what is compiled, what it needs, and which mesh would do."""
 
 import os
+import re
 import subprocess
 import sys
 import types
@@ -89,3 +90,12 @@ def test_other_jobs_are_refused_in_one_line():
         plan._refuse(load("configs/sft.py"), [])
     with pytest.raises(UserError, match=r"argument '--mesh=2' is unknown"):
         plan._refuse(load("configs/rft.py"), ["--mesh=2"])
+
+
+@pytest.mark.parametrize("field", ["model.quantize=int4", "image.coordinates=polar", "rollout.length_buckets=0"])
+def test_fields_are_checked_as_a_job_checks_them(field, monkeypatch):
+    for name in ("JAX_PLATFORMS", "XLA_FLAGS"):  # which planning sets for its own process
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    arguments = ["--config=configs/rft.py:smoke", "--topology=cpu:1", f"--config.{field}"]
+    with pytest.raises(UserError, match=re.escape(field.partition("=")[0])):
+        plan.main(arguments)

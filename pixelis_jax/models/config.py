@@ -13,6 +13,7 @@ from pixelis_jax.types import UserError
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)
+DEEPEST = 1024  # layers, which are written out one by one
 VISION_THETA = 10_000.0  # of the rotary positions (row, column) in every vision tower
 
 
@@ -248,6 +249,7 @@ def check_sizes(config: ModelConfig, path: Path) -> None:
             text.num_attention_heads % text.num_key_value_heads == 0
         ),
         "head_dim must be even": text.head_dim % 2 == 0,
+        f"num_hidden_layers must be {DEEPEST} or less": text.num_hidden_layers <= DEEPEST,
     }
     for field in dataclasses.fields(config):
         if field.name.endswith("_token_id"):
@@ -263,8 +265,13 @@ def check_sizes(config: ModelConfig, path: Path) -> None:
         rules["vision_config.hidden_size must be a multiple of num_heads, in heads of a multiple of 4"] = (
             vision.hidden_size % (4 * vision.num_heads) == 0
         )
+        rules[f"vision_config.depth must be {DEEPEST} or less"] = vision.depth <= DEEPEST
         rules["vision_config.out_hidden_size must be hidden_size"] = vision.out_hidden_size == text.hidden_size
         rules["vision_config.window_size must hold at least one merged patch"] = vision.window_units > 0
+    if isinstance(vision, VisionConfig):
+        rules["vision_config.fullatt_block_indexes must be below depth"] = (
+            max(vision.fullatt_block_indexes, default=-1) < vision.depth
+        )
     if isinstance(vision, Qwen3VisionConfig):
         levels = vision.deepstack_visual_indexes
         rules["vision_config.num_position_embeddings must be a square"] = (

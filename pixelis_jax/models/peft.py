@@ -139,7 +139,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     if config.get("peft_type") != "LORA":
         raise UserError(f"{file}: peft_type is {config.get('peft_type')!r:.40}; only 'LORA' can be read")
     for name in ("r", "lora_alpha", "target_modules"):
-        if not config.get(name):
+        if config.get(name) in (None, "", []):
             raise UserError(f"{file}: {name} is missing; copy the file again")
     if wrong := _wrong_kind(config):
         raise UserError(f"{file}: {wrong}; copy the file again")
@@ -177,6 +177,7 @@ def _wrong_kind(config: Mapping[str, Any]) -> str | None:
         "layers_to_transform must be integers": (
             isinstance(indices, list) and all(isinstance(index, int) for index in indices)
         ),
+        "use_rslora must be true or false": config.get("use_rslora") in (None, True, False),
         "base_model_name_or_path must be a name": base is None or isinstance(base, str),
     }
     for pattern in (config["target_modules"], excluded):

@@ -104,6 +104,12 @@ TEXT, VISION = RAW["text_config"], RAW["vision_config"]
         (RAW | {"vision_config": VISION | {"out_hidden_size": 32}}, "out_hidden_size must be hidden_size"),
         (RAW | {"vision_config": VISION | {"patch_size": None}}, "vision_config: patch_size is None and must be"),
         (RAW | {"vision_config": VISION | {"fullatt_block_indexes": [-1]}}, "fullatt_block_indexes is"),
+        (
+            RAW | {"vision_config": VISION | {"fullatt_block_indexes": [99]}},
+            "fullatt_block_indexes must be below depth",
+        ),
+        (RAW | {"vision_config": VISION | {"depth": 10**9}}, "vision_config.depth must be 1024 or less"),
+        (RAW | {"text_config": TEXT | {"num_hidden_layers": 10**9}}, "num_hidden_layers must be 1024 or less"),
         (RAW | {"vision_config": VISION | {"window_size": 14}}, "window_size must hold at least one merged patch"),
     ],
 )
