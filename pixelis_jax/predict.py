@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     for flag, value in (("--model", args.model), ("--image", args.image)):
         if value is not None and str(value) in ("", "."):
-            raise UserError(f"{flag} is empty; leave it out or name one" if flag == "--model" else "--image is empty")
+            raise UserError(f"{flag} is empty; name one")
     check_temperature("--temperature", args.temperature)
     if args.save_images:
         _make_folder(args.save_images)

@@ -286,3 +286,12 @@ def test_help_loads_no_jax() -> None:
         "finally: assert 'jax' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"), [(("--model=", "--image=x.png"), "--model is empty"), (("--image=",), "--image is empty")]
+)
+def test_an_empty_flag_is_no_default(flags: tuple[str, ...], words: str) -> None:
+    """As `--model=$UNSET` gives it."""
+    with pytest.raises(UserError, match=words):
+        predict.main([*flags, "--question=which digit?"])

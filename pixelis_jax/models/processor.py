@@ -20,6 +20,12 @@ SYSTEM_PROMPT = (
     "Think in <think></think>, then call one tool in <tool_call></tool_call> or answer in <answer></answer>."
     "\nTools:\n{schemas}"
 )
+_VISION_TOKENS = {
+    "image_token_id": "<|image_pad|>",
+    "video_token_id": "<|video_pad|>",
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
+}
 # Added to it where boxes are not in the pixels of an image as it is seen.
 FRAMES = {"pixels": "", "norm1000": "\nCoordinates go from 0 to 1000 over the width and over the height of an image."}
 
@@ -208,6 +214,13 @@ def load(
         raise UserError(
             f"{file}: {count} tokens are more than the {most} of config.json; copy both from the same checkpoint"
         )
+    for name, token in _VISION_TOKENS.items() if config.vision else ():
+        asked, found = getattr(config, name), tokenizer.token_to_id(token)
+        if asked != found:
+            there = "no token" if found is None else f"token {found}"
+            raise UserError(
+                f"{file}: {token} is {there}, and {name} of config.json is {asked}; copy both from the same checkpoint"
+            )
     if config.vision is None:
         overview = crop = PixelBudget(0, 0)  # never used: a text-only model refuses images
     overview = overview or preprocessor.read_budget(directory)

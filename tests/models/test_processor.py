@@ -86,6 +86,14 @@ def test_a_directory_gives_back_its_tokenizer_and_bounds(directory, small_policy
     assert again.overview == again.crop == small_policy.processor.overview
 
 
+@pytest.mark.parametrize("name", ["image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"])
+def test_a_tokenizer_of_another_checkpoint_is_refused(directory, small_policy, name):
+    config = small_policy.processor.config
+    wrong = dataclasses.replace(config, **{name: 7 + getattr(config, name)})
+    with pytest.raises(UserError, match=rf"tokenizer\.json: <.* is token \d+, and {name} of config\.json is \d+; copy"):
+        load(directory, wrong)
+
+
 PREPROCESSOR, TOKENIZER = "preprocessor_config.json", "tokenizer.json"
 
 
