@@ -89,9 +89,11 @@ def task():
 
 @pytest.fixture(scope="session")
 def score(small_policy):
-    """The trainer's log-probs: `score(variables, rows, features)` -> f32[B, T], compiled once a shape."""
+    """The trainer's log-probs of all tokens: `score(variables, rows, features)` -> f32[B, T], compiled once a shape."""
     compiled = jax.jit(lambda *args: small_policy.model.apply(*args, method="score").logp)
-    return lambda variables, rows, features: np.asarray(compiled(variables, rows, features))
+    return lambda variables, rows, features: np.asarray(
+        compiled(variables, dataclasses.replace(rows, policy=rows.valid), features)
+    )
 
 
 def replace_params(policy: Policy, **leaves) -> Policy:

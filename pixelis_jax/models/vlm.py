@@ -83,9 +83,9 @@ class VLM(nn.Module):
         return self.logits(self.hidden(rows, features, row_slots(rows.valid))[0])
 
     def score(self, rows: TokenBatch, features: Array, *, temperature: float = 1.0) -> HeadOutput:
-        """Log-prob and entropy f32[B, T] of each token given those before (0 at the first), never holding [B, T, V].
+        """Log-prob and entropy f32[B, T] of each `policy` token given those before, 0 elsewhere and at the first.
 
-        Rows must be padded at their right end, as `pad_rows` does.
+        Never holds [B, T, V]. Rows must be padded at their right end, as `pad_rows` does.
         """
         lengths = jnp.sum(rows.valid, axis=1, dtype=jnp.int32)
         hidden, _ = self.hidden(rows, features, row_slots(rows.valid), lengths=lengths)
@@ -94,6 +94,7 @@ class VLM(nn.Module):
             lambda h: _to_logits(h, head),
             hidden[:, :-1],
             rows.tokens[:, 1:],
+            rows.policy[:, 1:],
             forbidden=self.placeholders(),
             temperature=temperature,
         )
@@ -142,5 +143,5 @@ def encode_images(model: VLM, variables: PyTree, images: ImageBatch) -> Array:
 
 
 def score(model: VLM, variables: PyTree, rows: TokenBatch, features: Array, *, temperature: float = 1.0) -> HeadOutput:
-    """Log-prob and entropy f32[B, T] of each token under `variables`."""
+    """Log-prob and entropy f32[B, T] of each `policy` token under `variables`, 0 elsewhere."""
     return cast(HeadOutput, model.apply(variables, rows, features, temperature=temperature, method="score"))

@@ -116,7 +116,8 @@ class Ours:
         decoder = kept["intermediates"]["language_model"]
         count = self.model.config.text.num_hidden_layers
         layers = [decoder[f"layers_{i}"]["__call__"][0][0] for i in range(count)]
-        return logits, layers, self.model.apply(self.variables, rows, features, method="score").logp
+        every = dataclasses.replace(rows, policy=rows.valid)
+        return logits, layers, self.model.apply(self.variables, every, features, method="score").logp
 
     def see(self, rows: TokenBatch, features=None) -> Seen:
         features = np.zeros((1, self.model.config.text.hidden_size), np.float32) if features is None else features

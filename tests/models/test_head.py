@@ -45,11 +45,46 @@ def test_bf16_logits_are_read_in_fp32():
     np.testing.assert_array_equal(half, score(logits.astype(jnp.float32), np.arange(4)).logp)
 
 
-def test_chunks_give_what_one_block_gives(monkeypatch):
+WANTED = {
+    "all": np.ones((6, 5), bool),
+    "none": np.zeros((6, 5), bool),
+    "scattered": np.arange(30).reshape(6, 5) % 7 < 2,
+    "one row": np.arange(6)[:, None] == np.full((6, 5), 4),
+}
+
+
+@pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
+@pytest.mark.parametrize("chunk", [6, 12, 2048])
+def test_wanted_tokens_in_chunks_are_what_one_block_gives(monkeypatch, chunk, wanted):
+    monkeypatch.setattr(head, "CHUNK_TOKENS", chunk)
     hidden = jax.random.normal(jax.random.key(0), (6, 5, 16))
     targets = jax.random.randint(jax.random.key(1), (6, 5), 0, 16)
-    whole = score_tokens(lambda x: 2 * x, hidden, targets, forbidden=(3,), temperature=0.7)
-    monkeypatch.setattr(head, "CHUNK_TOKENS", 10)
-    parts = score_tokens(lambda x: 2 * x, hidden, targets, forbidden=(3,), temperature=0.7)
-    np.testing.assert_allclose(parts.logp, whole.logp, rtol=1e-6)
-    np.testing.assert_allclose(parts.entropy, whole.entropy, rtol=1e-6)
+
+    def total(score):
+        def run(hidden):
+            out = score(hidden)
+            return jnp.sum(out.logp * jnp.arange(5) + out.entropy, where=wanted), out
+
+        return jax.jit(jax.value_and_grad(run, has_aux=True))(hidden)
+
+    settings = {"forbidden": (3,), "temperature": 0.7}
+    (_, out), grad = total(lambda h: score_tokens(lambda x: 2 * x, h, targets, wanted, **settings))
+    (_, block), block_grad = total(lambda h: score_logits(2 * h, targets, **settings))
+    for ours, theirs in ((out.logp, block.logp), (out.entropy, block.entropy), (grad, block_grad)):
+        theirs = np.where(wanted.reshape(6, 5, *[1] * (theirs.ndim - 2)), theirs, 0.0)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_columns_without_wanted_tokens_cost_no_logits(monkeypatch):
+    monkeypatch.setattr(head, "CHUNK_TOKENS", 6)
+    called = []
+
+    def to_logits(states):
+        jax.debug.callback(lambda: called.append(states.shape))
+        return states
+
+    wanted = np.arange(5) >= np.array([3, 4, 5, 5, 3, 5])[:, None]  # two tokens of a row at most
+    hidden, targets = jnp.ones((6, 5, 16)), jnp.zeros((6, 5), int)
+    jax.block_until_ready(score_tokens(to_logits, hidden, targets, wanted, forbidden=(), temperature=1.0))
+    jax.effects_barrier()
+    assert called == [(6, 1, 16)] * 2
