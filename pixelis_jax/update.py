@@ -98,14 +98,17 @@ def _summed(loss: Loss, trainable: PyTree, batch: PyTree, micro_batches: int) ->
     if micro_batches == 1:
         return one(batch)
     parts = split_micro_batches(batch, micro_batches)
-    first = one(jax.tree.map(lambda x: x[0], parts))
 
     def add(carry: PyTree, micro: PyTree) -> tuple[PyTree, None]:
         new = one(micro)
         summed = jax.tree.map(jnp.add, carry[:3], new[:3])
         return (*summed, carry[3].merge(new[3])), None
 
-    total, _ = jax.lax.scan(add, first, jax.tree.map(lambda x: x[1:], parts))
+    # From nothing, not from the first part: compiling the loss a second time would take minutes at 7B.
+    shapes = jax.eval_shape(one, jax.tree.map(lambda x: x[0], parts))
+    grads, value, weight, stats = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    stats = Stats(means=stats.means, maxima={k: jnp.full_like(v, -jnp.inf) for k, v in stats.maxima.items()})
+    total, _ = jax.lax.scan(add, (grads, value, weight, stats), parts)
     return total
 
 
