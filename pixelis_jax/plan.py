@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ("TPU_SKIP_MDS_QUERY", "1"),
         ("TPU_WORKER_HOSTNAMES", "localhost"),
         ("TPU_ACCELERATOR_TYPE", "v5litepod-16"),
+        ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),  # no TPU is held, so several plans may be made at once
     ):
         os.environ.setdefault(name, value)
     if kind == "cpu":

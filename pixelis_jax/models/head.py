@@ -55,7 +55,7 @@ def score_tokens(
     Each row's wanted tokens are moved to its front and scored in chunks of columns; chunks that hold none are skipped,
     so the time is that of the row with the most of them. Logits are recomputed in the backward pass, not kept.
     """
-    b, t, width = hidden.shape
+    b, t = targets.shape
     columns = min(t, -(-CHUNK_TOKENS // b))
     chunks = -(-t // columns)
     order = jnp.argsort(~wanted, axis=1, stable=True)

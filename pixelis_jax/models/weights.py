@@ -30,6 +30,7 @@ PyTree = Any
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9
+PIECE_BYTES = 1 << 28  # of a tensor, at most on the host at a time
 _SHARD = "model-{:05d}-of-{:05d}.safetensors"
 FLOATS = ("F32", "F16", "BF16")  # stored types that are read
 
@@ -104,7 +105,7 @@ def load(
 ) -> PyTree:
     """Read a directory's safetensors into the shapes, dtypes and shardings of `abstract` (jax.ShapeDtypeStruct leaves).
 
-    Each device's part of a tensor goes from the file to that device: the host holds one tensor at a time, and a process
+    Each device's part of a tensor goes from the file to that device, in pieces of at most `PIECE_BYTES`, and a process
     reads only what its own devices need. What `finish` makes of a (path, parameter) is kept. UserError names a missing,
     unknown, repeated or misshapen key and its file.
     """
@@ -166,11 +167,33 @@ def _place(stored: Any, target: jax.ShapeDtypeStruct, transposed: bool) -> jax.A
         if isinstance(sharding, NamedSharding):
             rows, columns = (*sharding.spec, None, None)[:2]
             rows_first = NamedSharding(sharding.mesh, PartitionSpec(columns, rows))
-        return _transpose(sharding)(jax.make_array_from_callback(sizes, rows_first, part))
+        return _transpose(sharding)(_in_pieces(sizes, rows_first, part, target.dtype))
     if transposed:  # the patch embedding, [out, channel, frame, y, x] on disk
         whole = stored[:].reshape(sizes[0], -1).T.astype(target.dtype)
         return jax.make_array_from_callback(target.shape, sharding, lambda i: whole[i])
-    return jax.make_array_from_callback(target.shape, sharding, part)
+    return _in_pieces(target.shape, sharding, part, target.dtype)
+
+
+def _in_pieces(
+    shape: tuple[int, ...], sharding: jax.sharding.Sharding, read: Callable[[Any], np.ndarray], dtype: Any
+) -> jax.Array:
+    """An array of what `read(index)` gives, as `jax.make_array_from_callback` makes it, but by pieces of rows."""
+    regions: dict[tuple[tuple[int, int], ...], list[Any]] = {}  # who holds what: copies are read once
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        bounds = tuple(cut.indices(size)[:2] for cut, size in zip(index, shape, strict=True))
+        regions.setdefault(bounds, []).append(device)
+    arrays = []
+    for ((first, last), *others), devices in regions.items():
+        rest = [slice(*bound) for bound in others]
+        pieces: list[list[jax.Array]] = []
+        row = math.prod(end - begin for begin, end in others) * dtype.itemsize
+        step = max(1, PIECE_BYTES // row)
+        for begin in range(first, last, step):
+            jax.block_until_ready(pieces[-1:])  # or the host would hold all that are under way
+            piece = read((slice(begin, min(begin + step, last)), *rest))
+            pieces.append([jax.device_put(piece, device) for device in devices])
+        arrays += [parts[0] if len(parts) == 1 else jnp.concatenate(parts) for parts in zip(*pieces, strict=True)]
+    return jax.make_array_from_single_device_arrays(shape, sharding, arrays)
 
 
 @functools.lru_cache(maxsize=64)

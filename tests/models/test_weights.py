@@ -43,6 +43,26 @@ def test_loading_what_was_saved_gives_the_same_bits(ours, abstract, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again, ours.variables["params"])
 
 
+def test_the_host_holds_a_piece_of_a_tensor(monkeypatch):
+    monkeypatch.setattr(weights, "PIECE_BYTES", 40)
+    values, sizes = np.arange(30, dtype=np.float32).reshape(10, 3), []
+
+    def read(index):
+        sizes.append(values[index].nbytes)
+        return values[index]
+
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    np.testing.assert_array_equal(weights._in_pieces(values.shape, device, read, values.dtype), values)
+    assert sizes == [36, 36, 36, 12]
+
+
+def test_pieces_give_the_saved_bits(ours, abstract, tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "PIECE_BYTES", 1)  # a row each
+    weights.save(tmp_path, ours.variables["params"], config=CONFIG)
+    again = weights.load(tmp_path, CONFIG, abstract=abstract)
+    jax.tree.map(np.testing.assert_array_equal, again, ours.variables["params"])
+
+
 def test_saving_what_was_loaded_gives_the_same_tensors(ours, golden_directory, tmp_path):
     weights.save(tmp_path, ours.variables["params"], config=CONFIG)
     saved, source = load_file(tmp_path / weights.WEIGHTS), load_file(golden_directory / weights.WEIGHTS)
