@@ -180,7 +180,7 @@ def _in_pieces(
     """An array of what `read(index)` gives, as `jax.make_array_from_callback` makes it, but by pieces of rows."""
     regions: dict[tuple[tuple[int, int], ...], list[Any]] = {}  # who holds what: copies are read once
     for device, index in sharding.addressable_devices_indices_map(shape).items():
-        bounds = tuple(cut.indices(size)[:2] for cut, size in zip(index, shape, strict=True))
+        bounds = tuple(cut.indices(size)[:2] for cut, size in zip(index or (), shape, strict=True))
         regions.setdefault(bounds, []).append(device)
     arrays = []
     for ((first, last), *others), devices in regions.items():
