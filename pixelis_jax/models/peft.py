@@ -67,6 +67,8 @@ def save(
         name = _names(layer)[text_only]
         modules.append(name)
         value = np.asarray(leaf if dtype is None else leaf.astype(dtype)).T
+        if dtype is not None and not bool(jnp.isfinite(value).all()):
+            raise UserError(f"adapter of {name} does not fit into {jnp.dtype(dtype).name}; use bfloat16 or float32")
         tensors[f"{_PREFIX}{name}.{parts[factor]}.weight"] = np.ascontiguousarray(value)
     directory.mkdir(parents=True, exist_ok=True)
     atomic_write(directory / WEIGHTS, safetensors.save(tensors, metadata={"format": "pt"}))
@@ -112,11 +114,13 @@ def load(directory: Path, params: PyTree) -> tuple[PyTree, LoraConfig]:
         width, features = kernels[layer]
         wanted = (rank, width) if factor == "a" else (features, rank)
         if value.shape != wanted:
-            own = value.shape[0 if factor == "a" else -1]
+            own = value.shape[0 if factor == "a" else -1] if value.ndim == 2 else rank
             reason = f"{CONFIG} says rank {rank}" if own != rank else "it was made for another base model"
             raise UserError(f"{file}: key {key!r} has shape {list(value.shape)} in place of {list(wanted)}; {reason}")
         if not jnp.issubdtype(value.dtype, jnp.floating) or not bool(jnp.isfinite(value).all()):
             raise UserError(f"{file}: key {key!r} holds values that are no finite floats; copy it again")
+        if (*layer.split("/"), factor) in found:
+            raise UserError(f"{file}: key {key!r} stands twice, under two names; copy the file again")
         found[(*layer.split("/"), factor)] = jnp.asarray(value.T, jnp.float32)
     layers = {"/".join(path[:-1]) for path in found}
     _check_complete(file, config, layers=_selected(directory, config, kernels), found=set(found))

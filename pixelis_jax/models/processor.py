@@ -214,6 +214,12 @@ def load(
         raise UserError(
             f"{file}: {count} tokens are more than the {most} of config.json; copy both from the same checkpoint"
         )
+    token, last = max(tokenizer.get_vocab().items(), key=lambda item: item[1], default=("", 0))
+    if last >= most:
+        raise UserError(
+            f"{file}: token {token!r:.40} has id {last}, not below the {most} of config.json; copy both from the same"
+            " checkpoint"
+        )
     for name, token in _VISION_TOKENS.items() if config.vision else ():
         asked, found = getattr(config, name), tokenizer.token_to_id(token)
         if asked != found:
@@ -248,6 +254,10 @@ def read_tokenizer(file: Path) -> Tokenizer:
     if not file.is_file():
         raise UserError(f"{file}: not there; copy the checkpoint's tokenizer.json")
     try:
-        return Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more special
         raise UserError(f"{file}: is no tokenizer ({str(error)[:200]}); copy it again") from None
+    # Of the last call before it was saved; the reference resets both at each call.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

@@ -122,10 +122,9 @@ def load(
         if path in loaded:
             raise UserError(f"{file}: key {key!r} stands twice in the checkpoint")
         target = wanted[path]
-        sizes = tuple(stored.get_shape())
-        shape = (math.prod(sizes[1:]), sizes[0]) if transposed and sizes else sizes
-        if shape != target.shape:
-            raise UserError(f"{file}: key {key!r} gives shape {shape}, the config asks for {target.shape}")
+        shape, asked = tuple(stored.get_shape()), _stored_shape(path, target.shape, config)
+        if shape != asked:
+            raise UserError(f"{file}: key {key!r} has shape {shape}, the config asks for {asked}")
         if stored.get_dtype() not in FLOATS:
             raise UserError(f"{file}: key {key!r} is of type {stored.get_dtype()}; supported are {', '.join(FLOATS)}")
         loaded[path] = _place(stored, target, transposed)
@@ -137,6 +136,14 @@ def load(
             f"{directory}: {len(missing)} weights are missing, first {from_path(missing[0])[0]!r}; copy all shards"
         )
     return traverse_util.unflatten_dict(loaded, sep="/")
+
+
+def _stored_shape(path: str, shape: tuple[int, ...], config: ModelConfig) -> tuple[int, ...]:
+    """The shape in a file of the parameter at `path`, whose own is `shape`."""
+    if path == "visual/patch_embed/kernel":
+        v = config.need_vision()
+        return (shape[1], v.in_channels, v.temporal_patch_size, v.patch_size, v.patch_size)
+    return shape[::-1] if from_path(path)[1] else shape
 
 
 def _finish(read: tuple[Path, str] | None, loaded: dict[str, Any], finish: Callable[[str, jax.Array], Any]) -> None:
@@ -235,14 +242,14 @@ def save(
 def _as_stored(path: str, leaf: Any, config: ModelConfig, dtype: Any) -> tuple[str, np.ndarray]:
     """(key, value) of a parameter in a file."""
     transposed = from_path(path)[1]
-    leaf = leaf if dtype is None else leaf.astype(dtype)
-    value = np.ascontiguousarray(
-        hosts.fetch(leaf.T if transposed else leaf)
-    )  # a jax.Array turns on its device, where it is quick
-    if path == "visual/patch_embed/kernel":
-        v = config.need_vision()
-        value = value.reshape(-1, v.in_channels, v.temporal_patch_size, v.patch_size, v.patch_size)
-    return _key(path, config), value
+    narrow = leaf if dtype is None else leaf.astype(dtype)
+    # A jax.Array turns on its device, where it is quick.
+    value = np.ascontiguousarray(hosts.fetch(narrow.T if transposed else narrow))
+    if dtype is not None and not hosts.fetch(_all_finite(narrow)):
+        raise UserError(
+            f"weight {_key(path, config)!r} does not fit into {jnp.dtype(dtype).name}; use bfloat16 or float32"
+        )
+    return _key(path, config), value.reshape(_stored_shape(path, leaf.shape, config))
 
 
 def _key(path: str, config: ModelConfig) -> str:
@@ -254,11 +261,14 @@ def _key(path: str, config: ModelConfig) -> str:
 def _tensors(directory: Path) -> Iterator[tuple[Path, str, Any]]:
     """(file, key, slices of it) of every tensor of a checkpoint directory; one file is open at a time."""
     index = directory / INDEX
+    placed: dict[str, str] = {}
     if index.exists():
         shards = read_object(index).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(n, str) and Path(n).name == n for n in shards.values()):
             raise UserError(f"{index}: weight_map must name a file beside it for each key; copy it again")
-        names = sorted(set(shards.values()))
+        names, placed = sorted(set(shards.values())), shards
+        if (directory / WEIGHTS).exists() and WEIGHTS not in names:
+            raise UserError(f"{directory}: holds {WEIGHTS} and the shards of {INDEX}; remove what is not to be read")
     else:
         names = [WEIGHTS]
     for name in names:
@@ -268,6 +278,9 @@ def _tensors(directory: Path) -> Iterator[tuple[Path, str, Any]]:
         try:
             with safe_open(file, framework="numpy") as handle:
                 keys = list(handle.keys())
+            there = set(keys)
+            if lost := sorted(key for key, place in placed.items() if place == name and key not in there):
+                raise UserError(f"{file}: has no key {lost[0]!r}, which {INDEX} places there; copy both again")
             for key in keys:
                 # Opened anew for each: pages that were read would stay with the mapping, up to the whole file.
                 with safe_open(file, framework="numpy") as handle:

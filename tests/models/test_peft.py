@@ -141,6 +141,10 @@ def broken(directory: Path, how: str) -> None:
     elif how in ("not finite", "whole numbers"):
         value = np.full((80, 4), np.inf, np.float32) if how == "not finite" else np.ones((80, 4), np.int32)
         rewrite(directory, lambda t: t.update({key: value}))
+    elif how == "a number":
+        rewrite(directory, lambda t: t.update({key: np.ones((), np.float32)}))
+    elif how == "twice":
+        rewrite(directory, lambda t: t.update({key.replace("model.language_model.", "model.", 1): t[key]}))
     elif how == "other rank":
         change(directory, r=8)
 
@@ -161,6 +165,8 @@ def broken(directory: Path, how: str) -> None:
         ("not finite", "layers.1.mlp.up_proj.lora_B.weight' holds values that are no finite floats"),
         ("whole numbers", "layers.1.mlp.up_proj.lora_B.weight' holds values that are no finite floats"),
         ("other rank", "adapter_config.json says rank 8"),
+        ("a number", "has shape [] in place of [80, 4]"),
+        ("twice", "up_proj.lora_B.weight' stands twice, under two names"),
     ],
 )
 def test_a_bad_directory_is_named(tmp_path: Path, how: str, words: str) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from tokenizers import Tokenizer
 
 from pixelis_jax import tiny
 from pixelis_jax.models import processor as processors
@@ -92,6 +93,26 @@ def test_a_tokenizer_of_another_checkpoint_is_refused(directory, small_policy, n
     wrong = dataclasses.replace(config, **{name: 7 + getattr(config, name)})
     with pytest.raises(UserError, match=rf"tokenizer\.json: <.* is token \d+, and {name} of config\.json is \d+; copy"):
         load(directory, wrong)
+
+
+def test_an_id_beyond_the_vocabulary_is_named(directory, small_policy):
+    raw = json.loads((directory / "tokenizer.json").read_text())
+    vocabulary = raw["model"]["vocab"]
+    token = next(t for t in reversed(vocabulary) if not any(t in pair for pair in raw["model"]["merges"]))
+    vocabulary[token] = 50000
+    (directory / "tokenizer.json").write_text(json.dumps(raw))
+    with pytest.raises(UserError, match=r"has id 50000, not below the \d+ of config\.json"):
+        load(directory, small_policy.processor.config)
+
+
+def test_a_tokenizer_saved_with_truncation_and_padding_does_neither(directory, small_policy):
+    saved = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    saved.enable_truncation(4)
+    saved.enable_padding(length=64)
+    saved.save(str(directory / "tokenizer.json"))
+    text = "Which digit is inside the blue square?"
+    again = load(directory, small_policy.processor.config)
+    assert again.encode(text) == small_policy.processor.encode(text)
 
 
 PREPROCESSOR, TOKENIZER = "preprocessor_config.json", "tokenizer.json"

@@ -120,7 +120,7 @@ NORM = "model.layers.1.self_attn.q_norm.weight"
     ("changes", "words"),
     [
         ({NORM: None}, f"1 weights are missing, first '{NORM}'"),
-        ({NORM: np.zeros(16, np.float32)}, r"q_norm.weight' gives shape \(16,\), the config asks for \(24,\)"),
+        ({NORM: np.zeros(16, np.float32)}, r"q_norm.weight' has shape \(16,\), the config asks for \(24,\)"),
         ({"model.layers.0.self_attn.q_proj.bias": np.zeros(96, np.float32)}, "q_proj.bias' has no place in this model"),
         ({"visual.merger.ln_q.weight": np.zeros(64, np.float32)}, "ln_q.weight' has no place in this model"),
         ({"model.language_model.norm.weight": np.zeros(64, np.float32)}, "norm.weight' stands twice"),

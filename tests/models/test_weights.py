@@ -94,6 +94,27 @@ def changed(golden_weights, tmp_path, **changes):
 
 
 NORM = "model.language_model.norm.weight"
+QUERY = "model.language_model.layers.0.self_attn.q_proj.weight"
+PATCHES = "model.visual.patch_embed.proj.weight"
+
+
+@pytest.mark.parametrize("key", [QUERY, PATCHES])
+def test_as_many_numbers_in_another_shape_are_refused(golden_weights, abstract, tmp_path, key):
+    """A patch embedding with its channels last, as some conversions store it, would load and see noise."""
+    value = reference.floats(golden_weights)[key]
+    other = np.moveaxis(value, 1, -1) if value.ndim > 2 else value.reshape(len(value), -1, 2)
+    with pytest.raises(UserError, match=rf"{key}' has shape \({len(value)}, .*, the config asks for"):
+        weights.load(changed(golden_weights, tmp_path, **{key: other}), CONFIG, abstract=abstract)
+
+
+def test_weights_that_a_narrower_type_cannot_hold_are_not_written(ours, tmp_path):
+    params = jax.tree.map(np.array, ours.variables["params"])
+    params["language_model"]["norm"]["scale"][3] = 1e6
+    params = jax.device_put(params)
+    with pytest.raises(UserError, match=r"'model\.norm\.weight' does not fit into float16; use bfloat16"):
+        weights.save(tmp_path, params, config=CONFIG, dtype=np.float16)
+    assert not list(tmp_path.glob("*.safetensors"))
+    weights.save(tmp_path, params, config=CONFIG, dtype=jax.numpy.bfloat16)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +122,7 @@ NORM = "model.language_model.norm.weight"
     [
         ({NORM: None}, "1 weights are missing, first 'model.norm.weight'"),
         ({"model.language_model.extra.weight": np.zeros(3, np.float32)}, "extra.weight' has no place in this model"),
-        ({NORM: np.zeros(5, np.float32)}, r"norm.weight' gives shape \(5,\), the config asks for \(64,\)"),
+        ({NORM: np.zeros(5, np.float32)}, r"norm.weight' has shape \(5,\), the config asks for \(64,\)"),
         ({"model.norm.weight": np.zeros(64, np.float32)}, "norm.weight' stands twice"),
         ({NORM: np.full(64, np.nan, np.float32)}, "model.norm.weight' holds values that are not finite"),
         ({NORM: np.zeros(64, np.int8)}, "norm.weight' is of type I8; supported are F32, F16, BF16"),
@@ -131,6 +152,15 @@ def test_shards_are_read_by_the_index(golden_weights, abstract, ours, tmp_path):
     jax.tree.map(
         np.testing.assert_array_equal, weights.load(tmp_path, CONFIG, abstract=abstract), ours.variables["params"]
     )
+    more = index["weight_map"] | {"model.more.weight": "b.safetensors"}
+    (tmp_path / weights.INDEX).write_text(json.dumps({"weight_map": more}))
+    with pytest.raises(UserError, match=r"b\.safetensors: has no key 'model\.more\.weight'"):
+        weights.load(tmp_path, CONFIG, abstract=abstract)
+    (tmp_path / weights.INDEX).write_text(json.dumps(index))
+    save_file({}, tmp_path / weights.WEIGHTS)
+    with pytest.raises(UserError, match=r"holds model\.safetensors and the shards of"):
+        weights.load(tmp_path, CONFIG, abstract=abstract)
+    (tmp_path / weights.WEIGHTS).unlink()
     (tmp_path / "b.safetensors").unlink()
     with pytest.raises(UserError, match=r"b\.safetensors: not there"):
         weights.load(tmp_path, CONFIG, abstract=abstract)
