@@ -14,6 +14,7 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)
 DEEPEST = 1024  # layers, which are written out one by one
+WIDEST = 64  # merged patches along a window of the vision tower: no published model has more than 4
 VISION_THETA = 10_000.0  # of the rotary positions (row, column) in every vision tower
 
 
@@ -250,6 +251,8 @@ def check_sizes(config: ModelConfig, path: Path) -> None:
         ),
         "head_dim must be even": text.head_dim % 2 == 0,
         f"num_hidden_layers must be {DEEPEST} or less": text.num_hidden_layers <= DEEPEST,
+        "rms_norm_eps must be below 1": text.rms_norm_eps < 1,
+        "rope_theta must be 1e30 or less, which is where its powers leave 32 bits": text.rope_theta <= 1e30,
     }
     for field in dataclasses.fields(config):
         if field.name.endswith("_token_id"):
@@ -268,6 +271,9 @@ def check_sizes(config: ModelConfig, path: Path) -> None:
         rules[f"vision_config.depth must be {DEEPEST} or less"] = vision.depth <= DEEPEST
         rules["vision_config.out_hidden_size must be hidden_size"] = vision.out_hidden_size == text.hidden_size
         rules["vision_config.window_size must hold at least one merged patch"] = vision.window_units > 0
+        rules[f"vision_config.window_size must hold {WIDEST} merged patches a side or less"] = (
+            vision.window_units <= WIDEST
+        )
     if isinstance(vision, VisionConfig):
         rules["vision_config.fullatt_block_indexes must be below depth"] = (
             max(vision.fullatt_block_indexes, default=-1) < vision.depth

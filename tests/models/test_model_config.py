@@ -75,6 +75,7 @@ def without(raw: dict, *path: str) -> dict:
 
 RAW = reference.config_json()
 TEXT, VISION = RAW["text_config"], RAW["vision_config"]
+ROPE = TEXT["rope_parameters"]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,9 @@ TEXT, VISION = RAW["text_config"], RAW["vision_config"]
         (RAW | {"vision_config": VISION | {"depth": 10**9}}, "vision_config.depth must be 1024 or less"),
         (RAW | {"text_config": TEXT | {"num_hidden_layers": 10**9}}, "num_hidden_layers must be 1024 or less"),
         (RAW | {"vision_config": VISION | {"window_size": 14}}, "window_size must hold at least one merged patch"),
+        (RAW | {"vision_config": VISION | {"window_size": 10**8}}, "window_size must hold 64 merged patches a side or"),
+        (RAW | {"text_config": TEXT | {"rms_norm_eps": 2**40}}, "rms_norm_eps must be below 1"),
+        (RAW | {"text_config": TEXT | {"rope_parameters": ROPE | {"rope_theta": 1e308}}}, "rope_theta must be 1e30 or"),
     ],
 )
 def test_a_damaged_config_is_one_line_with_its_name(tmp_path, raw, words):
