@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("peft", "merged")
 DTYPES = ("float32", "bfloat16", "float16")
+_HIDDEN = ".export."  # how the name of a folder begins until it is whole
 _NOT_COPIED = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pth", ".gguf", ".md")
 
 
@@ -79,7 +80,9 @@ def replacing(out: Path, *, told: Path) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
         with _explained(told):
             out.parent.mkdir(parents=True, exist_ok=True)
-            parent = stack.enter_context(tempfile.TemporaryDirectory(dir=out.parent, prefix=".export."))
+            for left in sorted(out.parent.glob(f"{_HIDDEN}*")):
+                print(f"note: {left} is of an export that was killed or still runs; remove it if none does")
+            parent = stack.enter_context(tempfile.TemporaryDirectory(dir=out.parent, prefix=_HIDDEN))
         directory = Path(parent) / "made"
         directory.mkdir()
         yield directory

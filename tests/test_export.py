@@ -127,6 +127,14 @@ def test_out_must_be_new_or_empty(workdir: Path, tmp_path: Path) -> None:
         exported(workdir, tmp_path / "file")
 
 
+def test_what_a_killed_export_left_is_named_and_kept(workdir: Path, tmp_path: Path, capsys) -> None:
+    left = tmp_path / ".export.abc"
+    left.mkdir()
+    exported(workdir, tmp_path / "out")
+    assert f"note: {left} is of an export that was killed or still runs" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".export.abc", "out"]
+
+
 def test_out_that_is_a_link_to_an_empty_folder_is_filled(workdir: Path, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
