@@ -252,7 +252,7 @@ def check_sizes(config: ModelConfig, path: Path) -> None:
         "head_dim must be even": text.head_dim % 2 == 0,
         f"num_hidden_layers must be {DEEPEST} or less": text.num_hidden_layers <= DEEPEST,
         "rms_norm_eps must be below 1": text.rms_norm_eps < 1,
-        "rope_theta must be 1e30 or less, which is where its powers leave 32 bits": text.rope_theta <= 1e30,
+        "rope_theta must be 1e30 or less": text.rope_theta <= 1e30,
     }
     for field in dataclasses.fields(config):
         if field.name.endswith("_token_id"):
