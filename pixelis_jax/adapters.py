@@ -92,7 +92,9 @@ def _from_workdir(directory: Path, step: int | None, base_name: str | None) -> T
     with Checkpoints(directory) as checkpoints:
         restored = checkpoints.restore_part("trainable", step)
     if restored is None:
-        raise UserError(f"{directory} has no whole checkpoint yet; let the run reach its first one")
+        kept = directory / "adapter"
+        remedy = f"its last adapter is {kept}" if kept.is_dir() else "let the run reach its first one"
+        raise UserError(f"{directory} has no whole checkpoint; {remedy}")
     if "lora" not in restored[1] or "lora" not in config:
         model = directory / "model"
         remedy = f"its model is --model={model}" if model.is_dir() else "give the workdir of a LoRA run"
@@ -131,7 +133,8 @@ def _check_base(directory: Path, name: str, expected: str | None) -> None:
     """The adapter means nothing on other weights than those it was trained on."""
     if expected is not None and policy.content_hash(policy.resolve(name)) != expected:
         raise UserError(
-            f"model {name!r} is not the one {directory} was trained on (its hash differs); give it with --model"
+            f"model {name!r} is not the one {directory} was trained on (its hash differs); name that one (--model, or"
+            " --config.model.name beside --config.init_from)"
         )
 
 

@@ -233,9 +233,10 @@ class Checkpoints:
 
     def _corrupt(self, step: int, reason: str) -> None:
         others = [s for s in self.steps() if s != step]
-        older = f"name another step with --config.checkpoint.restore_step={others[-1]}, or " if others else ""
-        folder = self.directory / str(step)
-        raise UserError(f"{folder} is corrupt: {reason}; {older}delete that folder to go on without it")
+        folder, older = self.directory / str(step), others[-1] if others else 0
+        named = f"name another step with --config.checkpoint.restore_step={older} (export: --step={older})"
+        remedy = f"{named}, or delete that folder to go on without it" if others else "no other is left; copy it back"
+        raise UserError(f"{folder} is corrupt: {reason}; {remedy}")
 
     def _check_tree(self, step: int, saved: dict[str, str], state_like: PyTree) -> None:
         wanted = _describe(state_like)

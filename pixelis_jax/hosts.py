@@ -15,6 +15,7 @@ import json
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -62,8 +63,15 @@ def _check_place(address: str | None, count: int | None, index: int | None) -> N
         raise UserError(f"--coordinator_address={address}: give HOST:PORT, with a port from 1 to 65535")
     if not 0 <= index < count:
         raise UserError(f"--process_id={index}: of --num_processes={count} it is one from 0 to {count - 1}")
+    try:
+        socket.getaddrinfo(host.strip("[]"), int(port))
+    except OSError as error:
+        raise UserError(f"--coordinator_address={address}: {host} is not known here ({error.strerror})") from None
+    if count > 1:
+        others = "the other processes" if index == 0 else "process 0"
+        print(f"waiting for {others} at {address} ({TIMEOUT_S} s at most)", file=sys.stderr, flush=True)
     if index > 0:
-        print(f"waiting for process 0 at {address} (5 minutes at most)", file=sys.stderr, flush=True)
+        _wait_for(host.strip("[]"), int(port), address)
         return
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,6 +80,18 @@ def _check_place(address: str | None, count: int | None, index: int | None) -> N
         except OSError as error:
             reason = f"port {port} can't be opened here ({error.strerror}); name another"
             raise UserError(f"--coordinator_address={address}: {reason}") from None
+
+
+def _wait_for(host: str, port: int, address: str) -> None:
+    """Returns once process 0 listens. UserError where it does not: `jax.distributed` would abort the program."""
+    end = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise UserError(f"--coordinator_address={address}: no process 0 answered there for {TIMEOUT_S} s; start it")
 
 
 def first() -> bool:

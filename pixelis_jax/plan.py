@@ -11,6 +11,7 @@ published shape, such as qwen2_5_vl_72b.
 
 import argparse
 import dataclasses
+import math
 import os
 import re
 import sys
@@ -59,8 +60,15 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         epilog="Also --config=configs/rft.py[:VARIANT] and --config.FIELD=VALUE, as for pixelis_jax.main.",
     )
     parser.add_argument("--topology", default="cpu:1", help="cpu:N, or a TPU slice such as v5e:4x4 (default: cpu:1)")
-    parser.add_argument("--memory_gib", type=float, help="memory of a device (default: by the topology; cpu: 80)")
+    parser.add_argument("--memory_gib", type=_gib, help="memory of a device (default: by the topology; cpu: 80)")
     return parser.parse_known_args(arguments)
+
+
+def _gib(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no size of a memory; give GiB above 0")
+    return value
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

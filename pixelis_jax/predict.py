@@ -36,7 +36,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--adapter", type=Path, help="PEFT directory")
     source.add_argument("--workdir", type=Path, help="folder of a training run: its last checkpoint's adapter")
-    parser.add_argument("--image", type=Path, required=True)
+    parser.add_argument("--image", type=Path, required=True, action=_Once, help="one picture")
     parser.add_argument("--question", required=True)
     parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token (default)")
     parser.add_argument("--seed", type=_seed, default=0, help="of the sampling, where temperature is above 0")
@@ -208,6 +208,15 @@ def _paint(text: str, part: str, color: bool) -> str:
 
 def _size(shape: Sequence[int]) -> str:
     return f"{shape[1]}x{shape[0]}"
+
+
+class _Once(argparse.Action):
+    """Refuses a flag that is given again: the first one would be dropped."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, *_: Any) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{self.option_strings[0]} is given twice; give one")
+        setattr(namespace, self.dest, value)
 
 
 def _positive(text: str) -> int:

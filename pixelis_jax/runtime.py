@@ -21,9 +21,9 @@ from ml_collections import ConfigDict
 from pixelis_jax import hosts
 from pixelis_jax.checkpoints import Checkpoints
 from pixelis_jax.config import flatten
-from pixelis_jax.metrics.files import atomic_write
+from pixelis_jax.metrics.files import atomic_write, read_jsonl
 from pixelis_jax.metrics.progress import Progress
-from pixelis_jax.metrics.writer import MetricWriter
+from pixelis_jax.metrics.writer import METRICS, MetricWriter
 from pixelis_jax.types import UserError
 from pixelis_jax.workdir import Workdir
 
@@ -101,6 +101,7 @@ class Run:
         named = self.config.checkpoint.restore_step
         restored = self.checkpoints.restore(state, None if named < 0 else named)
         step = None if restored is None else restored[0]
+        self._check_records(step)
         self.checkpoints.resume_from(step)
         self.writer.resume_from(step)
         if restored is None:
@@ -115,6 +116,25 @@ class Run:
             )
         self.say(f"resumed from step {restored[0]}")
         return restored
+
+    def _check_records(self, step: int | None) -> None:
+        """Says that records are lost before files are cut back to `step`, and loses none where checkpoints are.
+
+        A step is logged before it is saved, so records beyond the first interval mean that there was a checkpoint.
+        """
+        if not hosts.first():
+            return
+        records = read_jsonl(self.path / METRICS)
+        last = records[-1]["step"] if records else 0
+        if step is None and last > self.config.checkpoint.every_steps:
+            raise UserError(
+                f"{self.path / METRICS} reaches step {last}, but {self.checkpoints.directory} has no whole checkpoint;"
+                " put them back, or name another --workdir to start anew"
+            )
+        if step is not None and last + self.config.get("log_every_steps", 1) <= step:
+            logging.warning(
+                "%s ends at step %d and the run goes on from %d: what lies between is lost", METRICS, last, step
+            )
 
     def steps(self, start: int, label: str) -> Iterator[int]:
         """Numbers of the steps still to do, with a progress line, until `total_steps` or a signal."""

@@ -200,7 +200,7 @@ def test_a_base_cut_short_is_named(workdir: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_refused_in_one_line(workdir: Path, model: Path, tmp_path: Path) -> None:
-    cases = {"nothing": "is no folder", "bare": "has neither run.json", "young": "no whole checkpoint yet"}
+    cases = {"nothing": "is no folder", "bare": "has neither run.json", "young": "no whole checkpoint; let the run"}
     (tmp_path / "bare").mkdir()
     (tmp_path / "young").mkdir()
     shutil.copy(workdir / "run.json", tmp_path / "young")

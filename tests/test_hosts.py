@@ -227,6 +227,20 @@ def test_a_place_that_can_not_be_is_refused(place, words):
         hosts.initialize(*place)
 
 
+def test_a_host_that_is_not_known_is_refused_at_once():
+    with pytest.raises(UserError, match=r"nowhere\.invalid is not known here"):
+        hosts.initialize("nowhere.invalid:4000", 2, 1)
+
+
+def test_a_first_process_that_never_comes_is_one_line(monkeypatch):
+    monkeypatch.setattr(hosts, "TIMEOUT_S", 0.5)
+    with socket.socket() as closed:
+        closed.bind(("localhost", 0))  # and nobody listens
+        port = closed.getsockname()[1]
+        with pytest.raises(UserError, match=f"localhost:{port}: no process 0 answered there"):
+            hosts.initialize(f"localhost:{port}", 2, 1)
+
+
 def test_a_taken_port_is_refused():
     with socket.socket() as other:
         other.bind(("", 0))

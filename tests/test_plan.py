@@ -99,3 +99,10 @@ def test_fields_are_checked_as_a_job_checks_them(field, monkeypatch):
     arguments = ["--config=configs/rft.py:smoke", "--topology=cpu:1", f"--config.{field}"]
     with pytest.raises(UserError, match=re.escape(field.partition("=")[0])):
         plan.main(arguments)
+
+
+@pytest.mark.parametrize("size", ["0", "-3", "nan", "inf", "much"])
+def test_a_memory_that_is_none_is_refused(capsys, size):
+    with pytest.raises(SystemExit) as caught:
+        plan.parse([f"--memory_gib={size}"])
+    assert caught.value.code == 2 and "--memory_gib" in capsys.readouterr().err

@@ -243,7 +243,6 @@ def test_a_picture_that_cannot_be_seen_is_one_line(model: Path, tmp_path: Path, 
     [
         (["--question= "], "--question is empty"),
         (["--question=a <|image_pad|> b"], "control token <|image_pad|>"),
-        (["--image=nowhere.png"], "nowhere.png: there is no such file"),
         (["--adapter=nowhere"], "nowhere is no folder"),
         (["--model=nowhere"], "not a bundled model"),
         *(([f"--temperature={t}"], f"--temperature is {t}; use 0") for t in ("-1.0", "nan", "1e-300", "1e+300")),
@@ -295,3 +294,15 @@ def test_an_empty_flag_is_no_default(flags: tuple[str, ...], words: str) -> None
     """As `--model=$UNSET` gives it."""
     with pytest.raises(UserError, match=words):
         predict.main([*flags, "--question=which digit?"])
+
+
+def test_a_picture_that_is_not_there_is_one_line(model: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere\.png: there is no such file") as caught:
+        run(model, Path("nowhere.png"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_second_picture_is_refused(capsys):
+    with pytest.raises(SystemExit) as caught:
+        predict.parse(["--image=a.png", "--image=b.png", "--question=What is it?", "--model=x"])
+    assert caught.value.code == 2 and "--image is given twice; give one" in capsys.readouterr().err

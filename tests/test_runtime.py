@@ -1,6 +1,7 @@
 """One attempt at a job: when a signal ends it, and what is saved then. Signals are real, steps are not."""
 
 import os
+import shutil
 import signal
 
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from pixelis_jax.checkpoints import Checkpoints
+from pixelis_jax.metrics.writer import METRICS
 from pixelis_jax.runtime import Run, Stopped
 from pixelis_jax.types import UserError
 
@@ -95,3 +97,28 @@ def test_fewer_steps_than_are_done_are_refused(config, tmp_path):
     config.total_steps = 3
     with pytest.raises(UserError, match=rf"is at step {STEPS} already and total_steps is 3"):
         run_steps(config, tmp_path)
+
+
+def log(path, *steps):
+    (path / METRICS).write_text("".join(f'{{"step": {step}, "loss": 0.0}}\n' for step in steps))
+
+
+def test_records_without_their_checkpoints_are_not_cut(config, tmp_path):
+    """Steps beyond the first interval were saved once: who removed the checkpoints may still have them."""
+    run_steps(config, tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints")
+    log(tmp_path, 1, config.checkpoint.every_steps + 1)
+    kept = (tmp_path / METRICS).read_bytes()
+    with pytest.raises(UserError, match=r"metrics\.jsonl reaches step \d+, but .*checkpoints has no whole checkpoint"):
+        run_steps(config, tmp_path)
+    assert (tmp_path / METRICS).read_bytes() == kept
+    log(tmp_path, 1)  # killed before the first one
+    assert run_steps(config, tmp_path)[0][0] == 1
+
+
+def test_records_that_end_before_the_checkpoint_are_said(config, tmp_path, caplog):
+    run_steps(config, tmp_path)
+    log(tmp_path, *range(1, STEPS))
+    with caplog.at_level("WARNING"):
+        run_steps(config, tmp_path)
+    assert f"metrics.jsonl ends at step {STEPS - 1} and the run goes on from {STEPS}" in caplog.text

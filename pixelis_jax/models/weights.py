@@ -232,6 +232,7 @@ def save(
         tensors = dict(_as_stored(path, leaves[path], config, dtype) for path in paths)
         if hosts.first():
             save_file(tensors, directory / name, metadata={"format": "pt"})
+            (directory / name).chmod(0o644)  # it comes out private, and others are to read the model
     if len(shards) > 1 and hosts.first():
         places = {_key(path, config): name for name, paths in zip(names, shards, strict=True) for path in paths}
         total = sum(x.size * jnp.dtype(dtype or x.dtype).itemsize for x in leaves.values())
