@@ -103,7 +103,10 @@ def _from_workdir(directory: Path, step: int | None, base_name: str | None) -> T
     name = base_name or config["model"]["name"]
     _check_base(directory, name, run["hashes"].get("model"))
     adapter = jax.tree.map(jnp.asarray, restored[1]["lora"])
-    return Trained(adapter, lora, name, _sections(config, directory / RUN), f"step {restored[0]} of {directory.name}")
+    origin = f"step {restored[0]} of {directory.name}"
+    if quantize := config["model"].get("quantize"):
+        origin += f", which was trained over {quantize} weights"
+    return Trained(adapter, lora, name, _sections(config, directory / RUN), origin)
 
 
 def _from_peft(directory: Path, base_name: str | None, moved: bool) -> Trained:

@@ -40,7 +40,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "image.crop_min_pixels": (1, LARGEST_AREA),
     "image.crop_max_pixels": (PATCH_AREA, LARGEST_AREA),
     "lora.rank": (1, 2**14),
-    "lora.alpha": AMOUNT,
+    "lora.alpha": (1e-6, 1e9),  # 0 would train nothing
     "lora.dropout": (0, 0.99),
     "mesh.data": AXIS,
     "mesh.fsdp": AXIS,

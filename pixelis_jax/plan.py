@@ -6,7 +6,7 @@ python -m pixelis_jax.plan --config=configs/rft.py:qwen2_5_vl_7b --topology=v5e:
 `cpu:N` simulates N devices: shardings and collectives are what N cards would get, but the temporaries are those of the
 CPU's compiler, which keeps more in 32 bits. TPU slices (`v5e:4x4`, `v6e:2x4`, `v5p:2x2x2`) need the extra `tpu` and are
 compiled by the TPU's own compiler. `model.name` is a checkpoint's directory, of which only config.json is read, or a
-published shape, such as qwen2_5_vl_72b.
+published shape, such as qwen2_5_vl_72b. The exit code is 0 where it fits, 1 where it does not, 2 for a wrong argument.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pixelis_jax.cli import run_cli
+from pixelis_jax.cli import OK, run_cli
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # Memory of a device, GiB, by the first part of a topology's name (vendors' data sheets).
 MEMORY_GIB = {"v5e": 16, "v6e": 32, "v5p": 95, "cpu": 80}
+NO_FIT = 1  # exit code
 RESERVE = 0.92  # of it, what programs can have: the rest goes to the runtime and to fragments
 PROMPT_TEXT_TOKENS = 512  # of the system prompt with the tools and the question; the images come on top
 _COLLECTIVE = re.compile(r"= \S+ (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
@@ -71,8 +72,8 @@ def _gib(text: str) -> float:
     return value
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Compiles, prints a table, and says whether it fits or which mesh would."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compiles, prints a table, and says whether it fits (0) or which mesh would (1)."""
     args, rest = parse(sys.argv[1:] if arguments is None else arguments)
     kind, count = _topology(args.topology)
     os.environ["JAX_PLATFORMS"] = "cpu"  # before jax is imported; a TPU slice is only described, never opened
@@ -106,9 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     worst = max(done, key=lambda p: p.total)
     if worst.total <= memory * RESERVE * 2**30:
         print(f"fits: {worst.name} needs most, {worst.total / 2**30:.2f} of {memory:g} GiB a device")
-        return
+        return OK
     print(f"does not fit: {worst.name} needs {worst.total / 2**30:.2f} of {memory:g} GiB a device")
     print(_other_mesh(config, mesh, worst.name, memory))
+    return NO_FIT
 
 
 def _topology(text: str) -> tuple[str, int]:

@@ -112,6 +112,15 @@ def test_damaged_settings_are_one_line(adapter: Path, fields: dict, words: str) 
     assert str(caught.value).startswith(str(adapter / adapters.SETTINGS))
 
 
+def test_an_adapter_says_that_its_base_was_quantized(model: Path, tmp_path: Path) -> None:
+    workdir = small_model.write_workdir(tmp_path / "rft", model)
+    file = workdir / "run.json"
+    run = json.loads(file.read_text())
+    run["config"]["model"]["quantize"] = "nf4"
+    file.write_text(json.dumps(run))
+    assert adapters.read(workdir).origin == "step 5 of rft, which was trained over nf4 weights"
+
+
 def test_a_run_without_an_adapter_names_its_model(workdir: Path, tmp_path: Path) -> None:
     run = shutil.copytree(workdir, tmp_path / "pretrain")
     record = json.loads((run / "run.json").read_text())

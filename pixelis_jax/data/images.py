@@ -31,7 +31,8 @@ def open_rgb(path: Path | str) -> np.ndarray:
             warnings.simplefilter("ignore")  # of large images, which are refused here, and of damage, which raises too
             with Image.open(file, formats=_readable()) as image:
                 _refuse_size(file, image.size)
-                return _to_rgb(file, ImageOps.exif_transpose(image))
+                deep = image.mode.startswith("I;16") or (image.format, image.mode) == ("PPM", "I")
+                return _to_rgb(file, ImageOps.exif_transpose(image), deep=deep)
     except (UserError, MemoryError):
         raise
     except PermissionError as error:
@@ -79,10 +80,11 @@ def _refuse_size(file: Path, size: tuple[int, int]) -> None:
         raise UserError(f"{file}: {width}x{height} px is more than {MAX_PIXELS} pixels; scale it down first")
 
 
-def _to_rgb(file: Path, image: Image.Image) -> np.ndarray:
-    if image.mode.startswith("I;16"):
-        deep = np.asarray(image).astype(np.uint16)
-        return np.repeat((deep >> 8).astype(np.uint8)[..., None], 3, axis=2)
+def _to_rgb(file: Path, image: Image.Image, *, deep: bool) -> np.ndarray:
+    """`deep` images hold grays of 16 bits; Pillow keeps those of a PGM, whatever its range, in 32."""
+    if deep:
+        grays = np.asarray(image).astype(np.uint16)
+        return np.repeat((grays >> 8).astype(np.uint8)[..., None], 3, axis=2)
     if image.mode in _DEEP:
         raise UserError(
             f"{file}: 32 bits a pixel (mode {image.mode}) can't be shown as they are; save it with 8 or 16 bits"

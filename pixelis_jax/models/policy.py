@@ -83,6 +83,7 @@ def load(
     model = VLM(config, dtype=dtype, lora_scale=lora_scale, remat=config.text.num_hidden_layers > 8)
     abstract = abstract_params(model)
     placed = parallel.abstract(abstract, parallel.param_shardings(mesh, abstract))
+    _wake(mesh)
     begin, before = time.perf_counter(), _host_peak()
     with ThreadPoolExecutor(1) as pool:
         digest = pool.submit(content_hash, directory)  # beside the reading, of which it needs the same bytes
@@ -97,6 +98,12 @@ def load(
     loaded = f"{size:.2f} GiB of weights read in {took}"
     processor = processors.load(directory, config, overview=overview, crop=crop, coordinates=coordinates)
     return Policy(model, params, processor, mesh, name, digest.result(), loaded)
+
+
+def _wake(mesh: Mesh) -> None:
+    """Uses each device once: a GPU's first use takes gigabytes of the host, which are not the loading's."""
+    local = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    jax.block_until_ready([jax.device_put(np.zeros(1), device) for device in local])
 
 
 def _host_peak() -> float:

@@ -70,7 +70,7 @@ class Processor:
     def _id(self, token: str) -> int:
         found = self.tokenizer.token_to_id(token)
         if found is None:
-            raise UserError(f"tokenizer.json has no token {token!r}; a Qwen ChatML tokenizer is needed")
+            raise UserError(f"its tokenizer has no token {token!r}; a Qwen ChatML tokenizer is needed")
         return found
 
     @property
@@ -231,7 +231,11 @@ def load(
         overview = crop = PixelBudget(0, 0)  # never used: a text-only model refuses images
     overview = overview or preprocessor.read_budget(directory)
     stops = read_stops(directory, config)
-    return Processor(config, tokenizer, overview=overview, crop=crop or overview, stops=stops, coordinates=coordinates)
+    crop = crop or overview
+    try:
+        return Processor(config, tokenizer, overview=overview, crop=crop, stops=stops, coordinates=coordinates)
+    except UserError as error:
+        raise UserError(f"{directory}: {error}") from None
 
 
 def read_stops(directory: Path, config: ModelConfig) -> tuple[int, ...]:

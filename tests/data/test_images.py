@@ -45,6 +45,13 @@ def test_every_mode_becomes_rgb(tmp_path: Path, mode: str, color: object, name: 
     assert (got == np.array(expected)).all()
 
 
+@pytest.mark.parametrize(("most", "value", "expected"), [(65535, 0x80FF, 0x80), (4095, 2048, 0x80), (255, 77, 77)])
+def test_a_pgm_keeps_its_range(tmp_path: Path, most: int, value: int, expected: int) -> None:
+    path = tmp_path / "a.pgm"
+    path.write_bytes(f"P5 3 2 {most}\n".encode() + value.to_bytes(2 if most > 255 else 1, "big") * 6)
+    assert (open_rgb(path) == expected).all()
+
+
 def test_palettes_with_and_without_a_transparent_entry(tmp_path: Path) -> None:
     image = Image.new("P", (2, 1))
     image.putpalette([255, 0, 0, 0, 0, 255])

@@ -147,6 +147,13 @@ def test_a_damaged_file_is_one_line_with_its_name(directory, small_policy, name,
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_tokenizer_of_another_template_is_named_with_its_folder(directory, small_policy):
+    file = directory / "tokenizer.json"
+    file.write_text(file.read_text().replace("<|im_end|>", "<|eot_id|>"))
+    with pytest.raises(UserError, match=rf"^{directory}: its tokenizer has no token '<\|im_end\|>'"):
+        load(directory, small_policy.processor.config)
+
+
 def test_turns_end_with_what_the_checkpoint_says(directory, small_policy):
     """`generation_config.json` comes before `config.json`, and the template's own end is always one."""
     config = small_policy.processor.config
