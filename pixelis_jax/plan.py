@@ -42,6 +42,7 @@ class Program:
 
     name: str
     arguments: int
+    cache: int  # the part of the arguments that is the KV cache
     outputs: int  # beyond the arguments that are reused for them
     temporaries: int
     flops: float
@@ -51,6 +52,15 @@ class Program:
     @property
     def total(self) -> int:
         return self.arguments + self.outputs + self.temporaries
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A function to compile: `lower()` traces it. `cache` as in Program."""
+
+    name: str
+    lower: Callable[[], Any]
+    cache: int = 0
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -160,11 +170,10 @@ def _refuse(config: "ConfigDict", unknown: list[str]) -> None:
 
 def programs(config: "ConfigDict", mesh: "Mesh") -> Iterator[Program]:
     """The compiled functions of a GRPO step, in the order in which it calls them."""
-    for name, lower in _lowered(config, mesh):
-        yield _compile(name, lower)
+    yield from map(_compile, _sources(config, mesh))
 
 
-def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable[[], Any]]]:
+def _sources(config: "ConfigDict", mesh: "Mesh") -> Iterator[Source]:
     import jax
     import jax.numpy as jnp
 
@@ -205,7 +214,7 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
     sampling = assembly.rollout_config(config).sampling
     pack = mesh.shape["tensor"] == 1
     engine = Engine(model, sampling, end_of_turn=model_config.eos_token_id, pack=pack, mesh=mesh)
-    yield f"encode {rows} crops", lambda: engine.encode.lower(base, crops)
+    yield Source(f"encode {rows} crops", lambda: engine.encode.lower(base, crops))
 
     prompt = PROMPT_TEXT_TOKENS + overview.max_pixels // vision.factor**2
     prompt = min(prompt, config.sampling.context_tokens)
@@ -217,12 +226,16 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
     def prefill() -> Any:
         return engine.prefill.lower(variables, tokens, table, repeat=group)
 
-    yield f"prefill {prompts} x {prompt} tokens", prefill
+    yield Source(f"prefill {prompts} x {prompt} tokens", prefill)
     state = jax.eval_shape(lambda v, r, t: engine.prefill(v, r, t, repeat=group), variables, tokens, table)
     state = parallel.abstract(state, parallel.batch_shardings(mesh, state))
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
     keys, active = (parallel.abstract(x, parallel.batch_shardings(mesh, x)) for x in (keys, _array((rows,), bool)))
-    yield f"decode {rows} rows", lambda: engine.generate.lower(variables, state, keys, active)
+    yield Source(
+        f"decode {rows} rows",
+        lambda: engine.generate.lower(variables, state, keys, active),
+        cache=sum(_bytes_a_device(x) for x in jax.tree.leaves(state.cache)),
+    )
 
     rl = assembly.rl_config(config)
     tx = assembly.make_optimizer(config.optimizer, assembly.make_schedule(config.optimizer, config.total_steps))
@@ -236,7 +249,7 @@ def _lowered(config: "ConfigDict", mesh: "Mesh") -> Iterator[tuple[str, Callable
         seen = images(prompts, overview), images(power_bucket(rows) * (config.sampling.max_turns - 1), crop)
         batch = dataclasses.replace(batch, features=None, images=seen)
     weights = assembly.reward_curriculum(config).stages[-1].weights  # all components
-    yield (
+    yield Source(
         f"step {rows} x {config.sampling.context_tokens} tokens",
         lambda: step.train_step.jitted(trained).lower(trained, base, adapter, batch, weights=weights),
     )
@@ -258,14 +271,19 @@ def _batch(config: "ConfigDict", mesh: "Mesh", rows: int) -> Any:
     return parallel.abstract(full, parallel.batch_shardings(mesh, full))
 
 
-def _compile(name: str, lower: Callable[[], Any]) -> Program:
+def _bytes_a_device(x: Any) -> int:
+    return math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+
+
+def _compile(source: Source) -> Program:
     begin = time.perf_counter()
-    compiled = lower().compile()
+    compiled = source.lower().compile()
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     cost = cost[0] if isinstance(cost, list) else cost
     return Program(
-        name,
+        source.name,
         arguments=memory.argument_size_in_bytes,
+        cache=source.cache,
         outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
         flops=float(cost.get("flops", 0.0)),
@@ -282,8 +300,8 @@ def _other_mesh(config: "ConfigDict", mesh: "Mesh", program: str, memory: float)
     smallest: tuple[float, str] | None = None
     for shape in parallel.neighbours(mesh):
         other = parallel.make_mesh(shape, devices)
-        lower = next(lower for name, lower in _lowered(config, other) if name == program)
-        needed = _compile(program, lower).total / 2**30
+        source = next(source for source in _sources(config, other) if source.name == program)
+        needed = _compile(source).total / 2**30
         if needed <= memory * RESERVE:
             return f"the nearest mesh that fits: {_words(other)}, {needed:.2f} GiB a device"
         smallest = min(smallest or (needed, _words(other)), (needed, _words(other)))
@@ -324,13 +342,10 @@ def _words(mesh: "Mesh") -> str:
 
 
 def _line(p: Program) -> str:
-    parts = (f"{name} {size / 2**30:.2f}" for name, size in _sizes(p))
+    sizes = {"arguments": p.arguments, "of which KV cache": p.cache, "outputs": p.outputs, "temporaries": p.temporaries}
+    parts = (f"{name} {size / 2**30:.2f}" for name, size in sizes.items() if p.cache or "cache" not in name)
     moved = ", ".join(f"{count} {kind}" for kind, count in sorted(p.collectives.items())) or "no collectives"
     return f"  {p.name}: {p.total / 2**30:.2f} GiB ({', '.join(parts)}), {p.flops / 1e12:.2f} TFLOP, {moved}"
-
-
-def _sizes(p: Program) -> tuple[tuple[str, int], ...]:
-    return ("arguments", p.arguments), ("outputs", p.outputs), ("temporaries", p.temporaries)
 
 
 if __name__ == "__main__":

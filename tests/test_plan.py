@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pixelis_jax import config as configs
 from pixelis_jax import parallel, plan
 from pixelis_jax.parallel import MeshShape
 from pixelis_jax.types import UserError
@@ -37,9 +38,16 @@ def test_four_devices_have_a_plan_of_all_functions_and_a_remedy_where_nothing_fi
     assert text.startswith("pixelis-tiny on cpu:4, mesh data=2, fsdp=2, tensor=1, 0.001 GiB a device\n")
     lines = text.splitlines()
     assert [line.split()[0] for line in lines[1:5]] == ["encode", "prefill", "decode", "step"]
-    assert "all-reduce" in lines[4]
+    assert "all-reduce" in lines[4] and "of which KV cache" in lines[3]
     assert lines[5].startswith("does not fit: ") and "no mesh of 4 device(s) fits; " in lines[6]
     assert "optimizer.micro_batches" in lines[6]
+
+
+def test_the_cache_is_counted():
+    config = configs.load("configs/rft.py:smoke")
+    decode = next(s for s in plan._sources(config, parallel.make_mesh(MeshShape())) if s.name.startswith("decode"))
+    layers, heads, head_dim, rows, f32 = 4, 2, 32, 2 * 4, 4  # of pixelis-tiny and of the smoke variant
+    assert decode.cache == 2 * layers * heads * head_dim * config.sampling.context_tokens * rows * f32
 
 
 def test_neighbours_are_the_other_meshes_nearest_first():
@@ -84,12 +92,10 @@ def test_a_published_shape_needs_no_directory():
 
 
 def test_other_jobs_are_refused_in_one_line():
-    from pixelis_jax.config import load
-
     with pytest.raises(UserError, match=r"only configs/rft\.py"):
-        plan._refuse(load("configs/sft.py"), [])
+        plan._refuse(configs.load("configs/sft.py"), [])
     with pytest.raises(UserError, match=r"argument '--mesh=2' is unknown"):
-        plan._refuse(load("configs/rft.py"), ["--mesh=2"])
+        plan._refuse(configs.load("configs/rft.py"), ["--mesh=2"])
 
 
 @pytest.mark.parametrize("field", ["model.quantize=int4", "image.coordinates=polar", "rollout.length_buckets=0"])
