@@ -118,7 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if worst.total <= memory * RESERVE * 2**30:
         print(f"fits: {worst.name} needs most, {worst.total / 2**30:.2f} of {memory:g} GiB a device")
         return OK
-    print(f"does not fit: {worst.name} needs {worst.total / 2**30:.2f} of {memory:g} GiB a device")
+    usable = f"of {memory:g} GiB programs can have {memory * RESERVE:.4g}"
+    print(f"does not fit: {worst.name} needs {worst.total / 2**30:.2f} GiB a device, and {usable}")
     print(_other_mesh(config, mesh, worst.name, memory))
     return NO_FIT
 

@@ -108,7 +108,7 @@ class Workdir:
                 logging.warning("%s: %s; the resumed run may differ in the last bits", self.path, change)
         for name in ("versions", "devices"):
             for change in diff(old[name], run[name]):
-                logging.warning("%s: %s; the resumed run may differ in the last bits", self.path, change)
+                logging.warning("%s: %s.%s; the resumed run may differ in the last bits", self.path, name, change)
         return True
 
     def _has_steps(self) -> bool:

@@ -1,5 +1,6 @@
 """Planning for devices that are not there: what is compiled, what it needs, and which mesh would do."""
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -54,6 +55,24 @@ def test_neighbours_are_the_other_meshes_nearest_first():
     found = parallel.neighbours(types.SimpleNamespace(devices=np.empty((4, 1, 1))))
     assert found[:2] == [MeshShape(2, 1, 2), MeshShape(2, 2, 1)]
     assert sorted((s.data, s.fsdp, s.tensor) for s in found) == [(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        (10.0, r"the nearest mesh that fits: data=2, fsdp=2, tensor=1, 9\.00 GiB a device"),
+        (4.0, r"the nearest mesh that fits: data=1, fsdp=4, tensor=1, 3\.00 GiB a device"),
+        (3.2, r"no mesh of 4 device\(s\) fits; data=1, fsdp=4, tensor=1 comes nearest with 3\.00 GiB"),
+    ],
+)
+def test_the_nearest_mesh_that_fits_is_named(monkeypatch, memory, words):
+    """9 GiB with the weights in two parts along fsdp, 3 in four, else 12; 8 % of a device are not to be had."""
+    needs = {1: 12, 2: 9, 4: 3}
+    monkeypatch.setattr(parallel, "make_mesh", lambda shape, _: types.SimpleNamespace(shape=dataclasses.asdict(shape)))
+    monkeypatch.setattr(plan, "_sources", lambda _, mesh: [plan.Source("step", lambda: needs[mesh.shape["fsdp"]])])
+    monkeypatch.setattr(plan, "_compile", lambda source: types.SimpleNamespace(total=source.lower() << 30))
+    mesh = types.SimpleNamespace(devices=np.empty((4, 1, 1)))
+    assert re.match(words, plan._other_mesh(None, mesh, "step", memory))
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,17 @@ def test_more_micro_batches_are_allowed_and_said(tmp_path: Path, caplog: pytest.
     assert "optimizer.micro_batches was 1, now 4; the resumed run may differ in the last bits" in caplog.text
 
 
+def test_other_devices_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(config(), seed=0, hashes=HASHES)
+        file = tmp_path / "run.json"
+        run = json.loads(file.read_text())
+        file.write_text(json.dumps(run | {"devices": run["devices"] | {"count": 64}}))
+        with caplog.at_level("WARNING"):
+            workdir.begin(config(), seed=0, hashes=HASHES)
+    assert f"devices.count was 64, now {run['devices']['count']}; the resumed run may differ" in caplog.text
+
+
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"mine": 1}\n')
     with Workdir(tmp_path) as workdir, pytest.raises(UserError, match=r"has no run\.json but holds metrics\.jsonl"):
