@@ -89,7 +89,7 @@ def optimizer(*, learning_rate: float, schedule: str, warmup_steps: int) -> ml_c
     group = ml_collections.ConfigDict()
     group.learning_rate = learning_rate  # peak
     group.schedule = schedule  # constant | cosine (to a tenth at total_steps)
-    group.warmup_steps = warmup_steps  # linear, from 0
+    group.warmup_steps = warmup_steps  # linear
     group.weight_decay = 0.0
     group.clip_norm = 1.0  # global gradient norm
     group.beta2 = 0.99

@@ -59,6 +59,11 @@ def read(directory: Path, *, step: int | None = None, base_name: str | None = No
         if step is not None:
             raise UserError(f"{directory} is a PEFT directory and has no steps; leave --step out")
         return _from_peft(directory, base_name, moved)
+    if (directory / "config.json").is_file():
+        raise UserError(
+            f"{directory} is a whole model and no adapter; to train from it, set --config.model.name to it and leave"
+            " --config.init_from empty"
+        )
     reason = (
         f"has neither {RUN} (a workdir) nor {peft.CONFIG} (a PEFT directory)" if directory.is_dir() else "is no folder"
     )
@@ -101,7 +106,7 @@ def _from_workdir(directory: Path, step: int | None, base_name: str | None) -> T
         raise UserError(f"{directory} holds no adapter (job {config.get('job')!r}); {remedy}")
     lora = LoraConfig(**config["lora"] | {"targets": tuple(config["lora"]["targets"])})
     name = base_name or config["model"]["name"]
-    _check_base(directory, name, run["hashes"].get("model"))
+    _check_base(directory, name, run["hashes"].get("model"), trained_on=config["model"]["name"])
     adapter = jax.tree.map(jnp.asarray, restored[1]["lora"])
     origin = f"step {restored[0]} of {directory.name}"
     if quantize := config["model"].get("quantize"):
@@ -115,6 +120,11 @@ def _from_peft(directory: Path, base_name: str | None, moved: bool) -> Trained:
     if not name:
         raise UserError(f"{directory / peft.CONFIG} names no base model; give it with --model=DIR")
     if recorded and not moved and not _same_model(recorded, name):
+        if directory in BUNDLED.values():
+            raise UserError(
+                f"the adapter {directory.name}, from which this config starts, is one of {recorded!r} and not of"
+                f" {name!r}; start without one (--config.init_from=), as configs/rft.py:qwen2_5_vl_7b does"
+            )
         raise UserError(
             f"{directory} is an adapter of {recorded!r} and not of {name!r}; set model.name to {recorded!r}, or, where"
             f" both are one model, base_model_name_or_path in {directory / peft.CONFIG} to {name!r}"
@@ -132,12 +142,12 @@ def _same_model(recorded: str, name: str) -> bool:
     return recorded == name or one == two or (unknown and Path(one).name == Path(two).name)
 
 
-def _check_base(directory: Path, name: str, expected: str | None) -> None:
+def _check_base(directory: Path, name: str, expected: str | None, *, trained_on: str) -> None:
     """The adapter means nothing on other weights than those it was trained on."""
     if expected is not None and policy.content_hash(policy.resolve(name)) != expected:
         raise UserError(
-            f"model {name!r} is not the one {directory} was trained on (its hash differs); name that one (--model, or"
-            " --config.model.name beside --config.init_from)"
+            f"model {name!r} is not the one {directory} was trained on, which was called {trained_on!r} (the hash"
+            " differs); name that one (--model, or --config.model.name beside --config.init_from)"
         )
 
 

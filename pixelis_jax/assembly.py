@@ -187,15 +187,22 @@ def _replicate(policy: Policy, adapter: PyTree) -> PyTree:
 
 
 def make_schedule(config: ConfigDict, total_steps: int) -> optax.Schedule:
-    """Learning rate by update, from 0: warm-up, then constant or cosine decay to a tenth over `total_steps`."""
+    """Learning rate of an update, of which `count` were made before: warm-up, then constant or cosine decay.
+
+    Warm-up number n of N has n / N of the peak, so that the first update moves something. Cosine ends at a tenth.
+    """
     peak, warmup = config.learning_rate, config.warmup_steps
     if config.schedule == "constant":
-        return optax.join_schedules([optax.linear_schedule(0.0, peak, warmup), optax.constant_schedule(peak)], [warmup])
-    if config.schedule == "cosine":
+        by_number = optax.join_schedules(
+            [optax.linear_schedule(0.0, peak, warmup), optax.constant_schedule(peak)], [warmup]
+        )
+    elif config.schedule == "cosine":
         if total_steps <= warmup:
             raise UserError(f"optimizer.warmup_steps {warmup} must be below total_steps {total_steps}")
-        return optax.warmup_cosine_decay_schedule(0.0, peak, warmup, total_steps, 0.1 * peak)
-    raise UserError(f"optimizer.schedule {config.schedule!r} is unknown; use constant or cosine")
+        by_number = optax.warmup_cosine_decay_schedule(0.0, peak, warmup, total_steps, 0.1 * peak)
+    else:
+        raise UserError(f"optimizer.schedule {config.schedule!r} is unknown; use constant or cosine")
+    return lambda count: by_number(count + 1)
 
 
 def learning_rate(schedule: optax.Schedule, step: int, skipped: float) -> float:

@@ -87,6 +87,8 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
                 f"{text}: this config is of the job {known['job']!r}; name the file of another job instead, one of"
                 f" {', '.join(_packaged())}"
             )
+        if field == "workdir":
+            raise UserError(f"{text}: the workdir is no field of the config; give it as --workdir=DIR")
         if field not in known:
             raise UserError(f"{FLAG}.{field}: there is no such field; {_nearest(field, list(known))}")
     values = flags.FlagValues()

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from pixelis_jax import assembly, curriculum, hosts, parallel, train_step
 from pixelis_jax.algorithms.agreement import NAME, sampler_trainer_difference
+from pixelis_jax.data.demonstrations import look_tokens
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.evaluation import Outcome, outcomes_of, success_of
 from pixelis_jax.metrics import trajectories, windows
@@ -65,6 +66,20 @@ class Online:
             words += f"; without lora.dropout {dropout:g}, which is for sft: here each ratio would no longer start at 1"
         return words
 
+    def notes(self) -> list[str]:
+        """What does not divide by the mesh, and what leaves no room to look, in lines for the user."""
+        found = assembly.mesh_notes(self.config, self.policy)
+        kinds, seed = tuple(self.config.rollout.kinds), self.config.seed
+        tasks = (make_task(seed, "train", i, kinds=kinds) for i in range(16))
+        task = next((task for task in tasks if task.needs_look), None)
+        context = self.config.sampling.context_tokens
+        if task is not None and (needed := look_tokens(task, self.policy.processor, self.sampler.schemas)) > context:
+            found.append(
+                f"sampling.context_tokens is {context}, and a dialogue that looks closer takes {needed} tokens or more:"
+                " every look will end in an error; raise it"
+            )
+        return found
+
     # State ----------------------------------------------------------------------------------------------------------
     def first_state(self) -> TrainState:
         """State at step 0: a copy of the starting adapter (the original stays as the KL reference)."""
@@ -81,6 +96,8 @@ class Online:
             "windows": windows.to_json(windows.init(assembly.window_lengths(self.config))),
             "correction": self.rl_config.loss.correction,
             "gated": False,
+            "skipped": 0,  # updates so far
+            "updated": True,  # by the last step
             "coordinates": self.policy.processor.coordinates,
             "pixel_budgets": [list(map(int, (b.min_pixels, b.max_pixels))) for b in assembly.budgets(self.config)],
         }
@@ -178,7 +195,27 @@ class Online:
         stage = curriculum.current(self.curriculum, before)
         scalars |= {f"curriculum/weight/{name}": weight for name, weight in stage.weights}
         scalars |= {"curriculum/stage": before.stage, "curriculum/transitions": len(state.transitions)}
+        skipped = int(scalars["update/skipped"] or 0)
+        host = host | {"skipped": skipped, "updated": skipped == host.get("skipped", skipped)}
         return host | {"windows": windows.to_json(moved), "curriculum": curriculum.to_json(state)}, scalars
+
+    def say_no_update(self, run: Run, host: Host, outcomes: Sequence[Outcome], step: int) -> None:
+        """Says that a step made no update, and why: the first time, the second, the fourth and so on."""
+        count = host["skipped"]
+        if host["updated"] or count & (count - 1):
+            return
+        lost = [o.status for o in outcomes if o.status != "answered"]
+        sampling = self.config.sampling
+        if len(lost) == len(outcomes):
+            why = (
+                f"none of {len(lost)} dialogues came to an answer: {lost.count('truncated')} were cut at"
+                f" sampling.max_new_tokens={sampling.max_new_tokens} or a full context, the others at"
+                f" sampling.max_turns={sampling.max_turns} or context_tokens={sampling.context_tokens}; raise these, or"
+                " take a model that ends its turns"
+            )
+        else:
+            why = "nothing was left to train, or the gradient is not finite; see skipped/ in metrics.jsonl"
+        run.say(f"step {step}: no update ({count} so far): {why}")
 
     def keep_stage_adapter(self, run: Run, state: TrainState, host: Host, step: int) -> None:
         """At a change of stage: say it, and keep the adapter that a finished stage ended with; so at the last step."""

@@ -49,6 +49,7 @@ def write_online_summary(run: Run, job: Online, state: TrainState, host: Host) -
         "rapr_after": after["tools_on"].rapr,
         "valid_calls_after": after["tools_on"].valid_calls,
         "steps": int(state.step),
+        "skipped_updates": int(state.skipped),
         "transitions": host["curriculum"]["transitions"],
         "wall_s": round(run.workdir.wall_s(), 1),
         "seed": job.config.seed,
@@ -70,12 +71,17 @@ def _online_text(run: Run, s: dict[str, Any]) -> str:
             f" with ZOOM forced {s['success_forced_zoom_before']:.2f} -> {s['success_forced_zoom_after']:.2f};"
             f" looks closer in {s['rapr_before']:.2f} -> {s['rapr_after']:.2f} of the dialogues",
             f"Curriculum: {changes or 'no change of stage'}",
-            f"{s['steps']} steps in {s['wall_s']:.0f} s. Everything is in {run.path}/ (docs/files.md)",
+            f"{s['steps']} steps{_without(s['skipped_updates'])} in {s['wall_s']:.0f} s."
+            f" Everything is in {run.path}/ (docs/files.md)",
             f"Next: python -m pixelis_jax.predict --workdir={run.path} {_example(run)}",
             f"      python -m pixelis_jax.export --workdir={run.path} --to=peft --out=my-adapter",
             f"      pip install tensorboard; tensorboard --logdir {run.path}/tensorboard",
         ]
     )
+
+
+def _without(skipped: int) -> str:
+    return f" ({skipped} without an update)" if skipped else ""
 
 
 def _example(run: Run) -> str:

@@ -45,7 +45,7 @@ def train_online(config: ConfigDict, workdir: Path) -> None:
     job = Online(config)
     with Run(config, workdir, hashes=job.hashes) as run:
         run.say(f"policy {config.model.name}, starting from {job.origin}; {job.size}")
-        run.say_all(assembly.mesh_notes(config, job.policy))
+        run.say_all(job.notes())
         start, state, host = run.restore(job.first_state(), job.first_host())
         prompts = job.prompts(start)
         for step in run.steps(start, "rft"):
@@ -60,6 +60,7 @@ def train_online(config: ConfigDict, workdir: Path) -> None:
             outcomes = job.outcomes(rollout)
             host, scalars = job.advance(host, metrics, outcomes, step)
             run.phase("update")
+            job.say_no_update(run, host, outcomes, step)
             job.keep_stage_adapter(run, state, host, step)
             if step % config.logging.rollouts_every_steps == 0:
                 write_rollouts(run.writer, step, job.records(rollout, numbers))

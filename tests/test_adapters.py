@@ -72,6 +72,18 @@ def test_an_adapter_of_another_base_is_refused_with_both_names(adapter: Path, mo
     assert "\n" not in str(caught.value)
 
 
+def test_the_adapter_that_the_demo_starts_from_is_left_out_for_another_model(model: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"start without one \(--config\.init_from=\), as configs/rft\.py:qwen2_5_vl_7b"
+    ):
+        adapters.read(Path("pixelis-tiny-sft"), base_name=str(model))
+
+
+def test_a_model_is_no_adapter(model: Path) -> None:
+    with pytest.raises(UserError, match=r"whole model and no adapter; .* set --config\.model\.name to it"):
+        adapters.read(model)
+
+
 def test_another_folder_of_the_same_name_is_another_base(adapter: Path, model: Path, tmp_path: Path) -> None:
     other = shutil.copytree(model, tmp_path / "other" / model.name)
     with pytest.raises(UserError, match="is an adapter of"):

@@ -52,6 +52,7 @@ def test_the_loaded_config_is_not_changed_by_overrides(file: Path) -> None:
         ("--config.optimizer.learning_rat=1", "did you mean optimizer.learning_rate?"),
         ("--config.optimiser.steps=1", "did you mean optimizer.steps?"),
         ("--config.learning_rate=1", "did you mean optimizer.learning_rate?"),
+        ("--config.workdir=/tmp/x", "give it as --workdir=DIR"),
         ("--config.zzz=1", "there are: lora.name, lora.targets"),
         ("--config.optimizer.steps=many", "type int, such as 4"),
         ("--config.optimizer.steps=1.5", "type int, such as 4"),

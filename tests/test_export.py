@@ -208,7 +208,7 @@ def test_what_is_no_run_is_refused_in_one_line(workdir: Path, model: Path, tmp_p
         with pytest.raises(UserError, match=words):
             exported(tmp_path / name, tmp_path / "out")
     other = small_model.write_model(tmp_path / "other", dtype=jnp.float16)
-    with pytest.raises(UserError, match="its hash differs"):
+    with pytest.raises(UserError, match=rf"which was called '{model}' \(the hash differs\)"):
         exported(workdir, tmp_path / "out", "peft", f"--model={other}")
     (tmp_path / "young" / "run.json").write_text("{")
     with pytest.raises(UserError, match="is damaged"):

@@ -21,7 +21,7 @@ from pixelis_jax.data.pixelsearch.oracle import demonstrate
 from pixelis_jax.data.pixelsearch.questions import Question, close_up, questions, task_of
 from pixelis_jax.data.pixelsearch.scene import make_scene
 from pixelis_jax.models.config import ModelConfig
-from pixelis_jax.models.processor import Processor
+from pixelis_jax.models.processor import Placed, Processor
 from pixelis_jax.models.rows import bucket, pad_1d, pad_rows
 from pixelis_jax.types import Array, ImageBatch, Task, TokenBatch, UserError
 
@@ -73,26 +73,29 @@ def make_batch(config: DemonstrationConfig, processor: Processor, schemas: str, 
         for _ in range(config.questions):
             task = task_of(made, image, _choose(asked, config.kinds, generator))
             look = task.needs_look and not _chance(generator, config.direct_answer_share)
-            sample = demonstrate(
-                task,
-                generator,
-                direct=not look,
-                box_noise=config.box_noise,
-                fit_overview=processor.fit_overview,
-                fit_crop=processor.fit_crop,
-                coordinates=processor.coordinates,
-            )
-            turns = dialogues.messages(
-                sample,
-                task.images,
-                fit_overview=processor.fit_overview,
-                fit_crop=processor.fit_crop,
-                coordinates=processor.coordinates,
-            )
+            turns = _turns(task, processor, generator, look=look, box_noise=config.box_noise)
             seen = dialogues.crops_of(turns, processor)
             rows_of.append((task, turns, i, len(crops), len(seen)))
             crops += seen
     return _pack(config, processor, schemas, overviews=overviews, crops=crops, dialogs=rows_of)
+
+
+def _turns(
+    task: Task, processor: Processor, generator: np.random.Generator, *, look: bool, box_noise: float
+) -> list[dialogues.Message]:
+    """What the oracle says on a task."""
+    sizes = {"fit_overview": processor.fit_overview, "fit_crop": processor.fit_crop}
+    frame = processor.coordinates
+    sample = demonstrate(task, generator, direct=not look, box_noise=box_noise, **sizes, coordinates=frame)
+    return dialogues.messages(sample, task.images, **sizes, coordinates=frame)
+
+
+def look_tokens(task: Task, processor: Processor, schemas: str) -> int:
+    """Tokens of the oracle's dialogue on a task that needs a look, its images included."""
+    turns = _turns(task, processor, np.random.default_rng(0), look=True, box_noise=0.0)
+    images = [Placed(processor.fit_overview(*image.shape[:2]), 0) for image in task.images]
+    crops = [Placed(image.shape[:2], 0) for image in dialogues.crops_of(turns, processor)]
+    return len(dialogues.encode(turns, task.question, processor=processor, schemas=schemas, images=images, crops=crops))
 
 
 def _pack(

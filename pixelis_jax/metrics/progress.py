@@ -1,5 +1,6 @@
 """A progress line with an ETA: a live bar on a terminal, a plain line every few seconds elsewhere (logs, CI)."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -37,7 +38,7 @@ class Progress:
     def update(self, n: int = 1, numbers: Mapping[str, float] | None = None) -> None:
         """`n` more are done."""
         self.done += n
-        text = ", ".join(f"{name} {value:.3g}" for name, value in (numbers or {}).items())
+        text = ", ".join(f"{name} {_number(value)}" for name, value in (numbers or {}).items())
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(n)
@@ -75,3 +76,7 @@ class Progress:
 
     def _print(self, text: str) -> None:
         print(text, file=self._file, flush=True)
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3g}"  # NaN: nothing to measure

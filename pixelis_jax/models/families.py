@@ -180,7 +180,7 @@ def _rope(family: Family, raw: Mapping[str, Any], path: Path) -> tuple[dict[str,
         )
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "mrope" if family.vision else "llama3"):
-        raise UserError(f"{path}: rope type {kind!r:.60} is not supported")
+        raise UserError(f"{path}: rope type {kind!r:.60} is not computed here; take a checkpoint without it")
     stretch = tuple(field.name for field in dataclasses.fields(Llama3Rope)) if kind == "llama3" else ()
     refuse_unknown(rope, {"type", "rope_type", "rope_theta", *sections, *stretch}, f"{path}: rope_parameters")
     interleaved = family.fixed.get("mrope_interleaved", False)

@@ -56,7 +56,7 @@ def resolve(name: str) -> Path:
         return hub.download(name)
     raise UserError(
         f"model {name[:200]!r}: not a bundled model ({', '.join(BUNDLED)}) and no directory of that name;"
-        " give a Hugging Face model directory"
+        " give a Hugging Face directory, or OWNER/NAME of the hub (--config.model.name, or --model)"
     )
 
 

@@ -61,11 +61,16 @@ def as_preprocessed(vision: VisionBase, directory: Path) -> VisionBase:
     return dataclasses.replace(vision, **statistics)
 
 
+def refuse_none(directory: Path) -> None:
+    """UserError where a checkpoint does not say how its images are prepared."""
+    file, _ = _read(directory)
+    if not file.is_file():
+        raise UserError(f"{file}: not there; copy it from the checkpoint")
+
+
 def read_budget(directory: Path) -> PixelBudget:
     """Pixel bounds of a model directory: `min_pixels` and `max_pixels`, else `size`. UserError where there are none."""
     file, raw = _read(directory)
-    if not file.is_file():
-        raise UserError(f"{file}: not there; copy it from the checkpoint or set config.image.min_pixels and max_pixels")
     size = raw.get("size", {})
     if not isinstance(size, dict):
         raise UserError(f"{file}: size is {size!r:.60}; expected shortest_edge and longest_edge, or set config.image")

@@ -229,6 +229,8 @@ def load(
             )
     if config.vision is None:
         overview = crop = PixelBudget(0, 0)  # never used: a text-only model refuses images
+    else:
+        preprocessor.refuse_none(directory)
     overview = overview or preprocessor.read_budget(directory)
     stops = read_stops(directory, config)
     crop = crop or overview

@@ -163,11 +163,15 @@ class Sampler:
 
     def _check_room(self, task: Task, row: Row) -> None:
         """UserError where a prompt leaves no room for a single sampled token."""
-        if len(row) >= self.config.sampling.context_tokens:
-            raise UserError(
-                f"task {task.task_id!r}: its prompt has {len(row)} tokens and sampling.context_tokens is"
-                f" {self.config.sampling.context_tokens}; raise that, or lower image.max_pixels"
-            )
+        context = self.config.sampling.context_tokens
+        if len(row) < context:
+            return
+        images = row.tokens.count(self.policy.processor.config.image_token_id)
+        remedy = "raise that, or lower image.max_pixels" if len(row) - images < context else "raise that"
+        raise UserError(
+            f"task {task.task_id!r}: its prompt has {len(row)} tokens, {images} of them of images, and"
+            f" sampling.context_tokens is {context}; {remedy}"
+        )
 
     def _turn(
         self,

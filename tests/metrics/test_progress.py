@@ -31,6 +31,12 @@ def test_the_eta_of_a_resumed_job_counts_only_its_own_steps() -> None:
     assert progress.line() == "92/100 (92 %), 4 s, ETA 16 s"
 
 
+def test_what_can_not_be_measured_is_a_dash() -> None:
+    out = io.StringIO()
+    Progress(2, label="rft", file=out, clock=Clock()).update(1, {"reward": float("nan"), "kl": 0.0})
+    assert out.getvalue().rstrip().endswith(": reward -, kl 0")
+
+
 def test_a_terminal_gets_a_bar() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

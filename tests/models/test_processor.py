@@ -154,6 +154,13 @@ def test_a_tokenizer_of_another_template_is_named_with_its_folder(directory, sma
         load(directory, small_policy.processor.config)
 
 
+def test_statistics_of_images_are_never_guessed(directory, small_policy):
+    """Also where a job says how large images are, the checkpoint has to say how they are normalised."""
+    (directory / PREPROCESSOR).unlink()
+    with pytest.raises(UserError, match=r"preprocessor_config\.json: not there; copy it from the checkpoint"):
+        processors.load(directory, small_policy.processor.config, overview=BUDGET, crop=BUDGET)
+
+
 def test_turns_end_with_what_the_checkpoint_says(directory, small_policy):
     """`generation_config.json` comes before `config.json`, and the template's own end is always one."""
     config = small_policy.processor.config

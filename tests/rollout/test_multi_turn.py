@@ -139,6 +139,8 @@ def test_a_prompt_that_leaves_no_room_is_refused_by_name(small_policy, demo_task
     """Otherwise the padding to a bucket would hide it, and every turn would be cut at 0 tokens."""
     sampling = SamplingConfig(max_new_tokens=8, context_tokens=40)
     sampler = Sampler(small_policy, RolloutConfig(sampling=sampling), tools=TOOLS)
-    named = r"task 'task-2': its prompt has \d+ tokens and sampling\.context_tokens is 40; raise that"
+    named = (
+        r"task 'task-2': its prompt has \d+ tokens, \d+ of them of images, and sampling\.context_tokens is 40; raise"
+    )
     with pytest.raises(UserError, match=named):
         sampler(demo_tasks[2:3], lora=None, seed=0, step=0)

@@ -1,0 +1,67 @@
+"""What an RL job tells its user, and the rate of each update."""
+
+import types
+
+import pytest
+
+from pixelis_jax import assembly, config
+from pixelis_jax.data.demonstrations import look_tokens
+from pixelis_jax.data.pixelsearch.questions import make_task
+from pixelis_jax.online import Online
+from pixelis_jax.tools import TOOLS
+from pixelis_jax.tools.base import schemas
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [("constant", [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]), ("cosine", [0.25, 0.5, 0.75, 1, None, 0.55, None, 0.1])],
+)
+def test_the_first_update_already_has_a_rate(schedule: str, rates: list[float | None]) -> None:
+    """Warm-up of 4 of 8 updates; halfway down a cosine to a tenth are (1 + 0.1) / 2 of the peak."""
+    settings = config.load("configs/rft.py").optimizer
+    settings.learning_rate, settings.warmup_steps, settings.schedule = 1.0, 4, schedule
+    found = assembly.make_schedule(settings, 8)
+    for count, rate in enumerate(rates):
+        assert rate is None or float(found(count)) == pytest.approx(rate, abs=1e-6)
+
+
+def job(**fields: object) -> Online:
+    made = object.__new__(Online)  # without a model
+    made.config = config.load("configs/rft.py")
+    made.__dict__.update(fields)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("statuses", "words"),
+    [
+        (
+            ("truncated", "truncated", "over_turn"),
+            "none of 3 dialogues came to an answer: 2 were cut at sampling.max_n",
+        ),
+        (("answered", "truncated"), "nothing was left to train, or the gradient is not finite"),
+    ],
+)
+def test_a_step_without_an_update_says_why_but_not_every_time(statuses: tuple[str, ...], words: str) -> None:
+    said: list[str] = []
+    run = types.SimpleNamespace(say=said.append)
+    outcomes = [types.SimpleNamespace(status=status) for status in statuses]
+    for step in range(1, 9):
+        job().say_no_update(run, {"skipped": step, "updated": False}, outcomes, step)
+        job().say_no_update(run, {"skipped": step, "updated": True}, outcomes, step)
+    assert [line.partition(":")[0] for line in said] == ["step 1", "step 2", "step 4", "step 8"]
+    assert all(words in line for line in said)
+
+
+def test_a_context_in_which_no_look_ends_is_said(small_policy) -> None:
+    processor = small_policy.processor
+    sampler = types.SimpleNamespace(schemas=schemas(TOOLS))
+    made = job(policy=small_policy, sampler=sampler)
+    kinds = tuple(made.config.rollout.kinds)
+    task = next(t for t in (make_task(0, "train", i, kinds=kinds) for i in range(16)) if t.needs_look)
+    needed = look_tokens(task, processor, sampler.schemas)
+    made.config.sampling.context_tokens = needed
+    assert made.notes() == []
+    made.config.sampling.context_tokens = needed - 1
+    (note,) = made.notes()
+    assert f"sampling.context_tokens is {needed - 1}" in note and f"takes {needed} tokens or more" in note
