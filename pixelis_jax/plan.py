@@ -110,6 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mesh = parallel.make_mesh(mesh_shape(config), devices)
     memory = args.memory_gib or MEMORY_GIB[kind]
     print(f"{config.model.name} on {args.topology}, mesh {_words(mesh)}, {memory:g} GiB a device")
+    for note in _notes(config, mesh):
+        print(f"  {note}")
     done = []
     for program in programs(config, mesh):
         done.append(program)
@@ -167,6 +169,18 @@ def _refuse(config: "ConfigDict", unknown: list[str]) -> None:
         raise UserError(f"argument {unknown[0]!r} is unknown; see --help")
     if config.job != "rft":
         raise UserError(f"only configs/rft.py can be planned for, not the job {config.job!r}")
+
+
+def _notes(config: "ConfigDict", mesh: "Mesh") -> list[str]:
+    """What does not divide by the mesh, as a job says it when it starts."""
+    from pixelis_jax import parallel
+    from pixelis_jax.models import policy
+    from pixelis_jax.models.vlm import VLM
+
+    model = _model_config(config.model.name)
+    rows = {"rollout.prompts x rollout.group_size": config.rollout.prompts * config.rollout.group_size}
+    params = policy.abstract_params(VLM(model))
+    return parallel.notes(mesh, params, kv_heads=model.text.num_key_value_heads, rows=rows)
 
 
 def programs(config: "ConfigDict", mesh: "Mesh") -> Iterator[Program]:

@@ -44,6 +44,15 @@ def test_four_devices_have_a_plan_of_all_functions_and_a_remedy_where_nothing_fi
     assert "optimizer.micro_batches" in lines[6]
 
 
+def test_what_does_not_divide_is_named():
+    config = configs.load("configs/rft.py:smoke")  # 2 x 4 rows, 2 KV heads
+    mesh = types.SimpleNamespace(shape={"data": 3, "fsdp": 1, "tensor": 1})
+    assert plan._notes(config, mesh) == [
+        "mesh: 8 rows (rollout.prompts x rollout.group_size) do not divide by data x fsdp = 3; every device works on"
+        " all of them"
+    ]
+
+
 def test_the_cache_is_counted():
     config = configs.load("configs/rft.py:smoke")
     decode = next(s for s in plan._sources(config, parallel.make_mesh(MeshShape())) if s.name.startswith("decode"))
