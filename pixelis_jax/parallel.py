@@ -121,16 +121,16 @@ def put_batch(mesh: Mesh, tree: PyTree) -> PyTree:
     return jax.tree.map(put, tree)
 
 
-def constrain_rows(mesh: Mesh | None, tree: PyTree) -> PyTree:
-    """Inside jit: arrays f[B, ...] split over the batch axes, those of four axes (a KV cache) by heads too."""
+def state_shardings(mesh: Mesh, tree: PyTree) -> PyTree:
+    """Arrays f[B, ...] of a rollout split over the batch axes, those of four axes (a KV cache) by heads too."""
+    return jax.tree.map(lambda x: NamedSharding(mesh, _fit(CACHE if x.ndim == 4 else BATCH, x.shape, mesh)), tree)
+
+
+def constrain_state(mesh: Mesh | None, tree: PyTree) -> PyTree:
+    """Inside jit: `tree` laid out by `state_shardings`."""
     if mesh is None or mesh.size == 1:
         return tree
-
-    def one(x: jax.Array) -> jax.Array:
-        spec = _fit(CACHE if x.ndim == 4 else BATCH, x.shape, mesh)
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
-
-    return jax.tree.map(one, tree)
+    return jax.lax.with_sharding_constraint(tree, state_shardings(mesh, tree))
 
 
 def notes(mesh: Mesh, params: PyTree, *, kv_heads: int, rows: Mapping[str, int]) -> list[str]:

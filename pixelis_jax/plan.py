@@ -243,7 +243,7 @@ def _sources(config: "ConfigDict", mesh: "Mesh") -> Iterator[Source]:
 
     yield Source(f"prefill {prompts} x {prompt} tokens", prefill)
     state = jax.eval_shape(lambda v, r, t: engine.prefill(v, r, t, repeat=group), variables, tokens, table)
-    state = parallel.abstract(state, parallel.batch_shardings(mesh, state))
+    state = parallel.abstract(state, parallel.state_shardings(mesh, state))
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
     keys, active = (parallel.abstract(x, parallel.batch_shardings(mesh, x)) for x in (keys, _array((rows,), bool)))
     yield Source(

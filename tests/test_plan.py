@@ -34,6 +34,19 @@ def planned(*arguments: str, code: int = 0) -> str:
     return done.stdout
 
 
+def test_the_cache_is_planned_as_prefill_leaves_it():
+    """8 rows x 4096 slots x 4 layers x 2 x 32 numbers, one of two heads a device: 32 MiB, updated in place."""
+    lines = planned(
+        "--topology=cpu:2",
+        "--config.mesh.data=1",
+        "--config.mesh.tensor=2",
+        "--config.sampling.context_tokens=4096",
+        "--config.optimizer.micro_batches=8",
+    ).splitlines()
+    (decode,) = (line for line in lines if line.startswith("  decode 8 rows"))
+    assert "of which KV cache 0.03, outputs 0.00" in decode
+
+
 def test_four_devices_have_a_plan_of_all_functions_and_a_remedy_where_nothing_fits():
     text = planned("--topology=cpu:4", "--config.mesh.fsdp=2", "--memory_gib=0.001", code=1)
     assert text.startswith("pixelis-tiny on cpu:4, mesh data=2, fsdp=2, tensor=1, 0.001 GiB a device\n")

@@ -116,7 +116,7 @@ class Engine:
             position=jnp.zeros(rows.tokens.shape[0], jnp.int32),
         )
         state = self._extend(variables, state, rows, features)
-        return parallel.constrain_rows(self.mesh, jax.tree.map(lambda x: jnp.repeat(x, repeat, axis=0), state))
+        return parallel.constrain_state(self.mesh, jax.tree.map(lambda x: jnp.repeat(x, repeat, axis=0), state))
 
     def _extend(self, variables: PyTree, state: DecodeState, rows: TokenBatch, features: Array) -> DecodeState:
         """Append right-padded tokens to each row; a row with no valid token stays as it is."""
@@ -134,7 +134,7 @@ class Engine:
             length=state.length + added,
             position=jnp.where(added > 0, top, state.position),
         )
-        return parallel.constrain_rows(self.mesh, state)
+        return parallel.constrain_state(self.mesh, state)
 
     def _generate(
         self, variables: PyTree, state: DecodeState, keys: Array, active: Array
