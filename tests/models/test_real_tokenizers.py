@@ -4,6 +4,7 @@
 `<tool_response>` are ordinary text, which may merge with its neighbours; both bring text to Unicode's form NFC.
 """
 
+import shutil
 import unicodedata
 
 import fetched
@@ -45,9 +46,11 @@ def name(request):
 
 
 @pytest.fixture(scope="module")
-def processor(name):
-    config = shapes.SHAPES["qwen2_5_vl_3b"]
-    return processors.load(fetched.tokenizer(name), config, overview=BUDGET, crop=BUDGET)
+def processor(name, tmp_path_factory):
+    """Of a folder as of a checkpoint: images are prepared as the family does it."""
+    folder = shutil.copytree(fetched.tokenizer(name), tmp_path_factory.mktemp(name) / "checkpoint")
+    (folder / "preprocessor_config.json").write_text("{}")
+    return processors.load(folder, shapes.SHAPES["qwen2_5_vl_3b"], overview=BUDGET, crop=BUDGET)
 
 
 @pytest.fixture(scope="module")
