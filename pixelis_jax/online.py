@@ -75,8 +75,8 @@ class Online:
         context = self.config.sampling.context_tokens
         if task is not None and (needed := look_tokens(task, self.policy.processor, self.sampler.schemas)) > context:
             found.append(
-                f"sampling.context_tokens is {context}, and a dialogue that looks closer takes {needed} tokens or more:"
-                " every look will end in an error; raise it"
+                f"sampling.context_tokens is {context}, and a dialogue that looks closer takes about {needed} tokens:"
+                " looks will end in an error; raise it"
             )
         return found
 
@@ -204,15 +204,14 @@ class Online:
         count = host["skipped"]
         if host["updated"] or count & (count - 1):
             return
-        lost = [o.status for o in outcomes if o.status != "answered"]
-        sampling = self.config.sampling
-        if len(lost) == len(outcomes):
-            why = (
-                f"none of {len(lost)} dialogues came to an answer: {lost.count('truncated')} were cut at"
-                f" sampling.max_new_tokens={sampling.max_new_tokens} or a full context, the others at"
-                f" sampling.max_turns={sampling.max_turns} or context_tokens={sampling.context_tokens}; raise these, or"
-                " take a model that ends its turns"
-            )
+        statuses, sampling = [o.status for o in outcomes], self.config.sampling
+        if "answered" not in statuses:
+            turn = f"sampling.max_new_tokens={sampling.max_new_tokens} or context_tokens={sampling.context_tokens}"
+            dialogue = f"sampling.max_turns={sampling.max_turns} or context_tokens={sampling.context_tokens}"
+            ends = {"truncated": f"were cut in a turn, at {turn}", "over_turn": f"after one, at {dialogue}"}
+            told = ", ".join(f"{statuses.count(s)} {words}" for s, words in ends.items() if s in statuses)
+            remedy = "raise these, or take a model that ends its turns"
+            why = f"none of {len(statuses)} dialogues came to an answer: {told}; {remedy}"
         else:
             why = "nothing was left to train, or the gradient is not finite; see skipped/ in metrics.jsonl"
         run.say(f"step {step}: no update ({count} so far): {why}")
