@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 
 from pixelis_jax.types import UserError
 
 MAX_PIXELS = 2**26  # 67 million: above it a small file may fill the memory
 # What is opened: no format that hands the file to another program, as EPS does.
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "TIFF", "BMP", "GIF", "PPM", "JPEG2000", "AVIF", "ICO", "TGA")
+_PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0  # a TIFF tag, which Pillow honours up to 8 bits only
 _DEEP = ("I", "F")  # 32 bits a pixel: no range is agreed on
 
 
@@ -29,10 +31,15 @@ def open_rgb(path: Path | str) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, which are refused here, and of damage, which raises too
-            with Image.open(file, formats=_readable()) as image:
+            # By a handle: of a plain TIFF that it opens by name, Pillow forgets the orientation.
+            with file.open("rb") as handle, Image.open(handle, formats=_readable()) as image:
                 _refuse_size(file, image.size)
                 deep = image.mode.startswith("I;16") or (image.format, image.mode) == ("PPM", "I")
-                return _to_rgb(file, ImageOps.exif_transpose(image), deep=deep)
+                inverted = (
+                    deep and isinstance(image, TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+                )
+                pixels = _to_rgb(file, ImageOps.exif_transpose(image), deep=deep)
+                return 255 - pixels if inverted else pixels
     except (UserError, MemoryError):
         raise
     except PermissionError as error:

@@ -151,6 +151,10 @@ def _text(family: Family, raw: Mapping[str, Any], path: Path) -> TextConfig:
     kinds = raw.get("layer_types") or []
     if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
         raise UserError(f"{where}: layer_types other than 'full_attention' are not supported")
+    if kinds and len(kinds) != (layers := raw.get("num_hidden_layers", len(kinds))):
+        raise UserError(
+            f"{where}: layer_types are {len(kinds)} and num_hidden_layers is {layers!r:.40}; restore the file"
+        )
     honoured = {*_COMMON, *family.own}
     refuse_unknown(raw, honoured | _IGNORED | {*_ONLY, *_ROPE, *_SPECIAL, "layer_types"}, where)
     given = {"tie_word_embeddings": False} | {name: value for name, value in raw.items() if name in honoured}

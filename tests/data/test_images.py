@@ -52,6 +52,26 @@ def test_a_pgm_keeps_its_range(tmp_path: Path, most: int, value: int, expected: 
     assert (open_rgb(path) == expected).all()
 
 
+@pytest.mark.parametrize("compression", [None, "tiff_lzw"])
+@pytest.mark.parametrize("mode", ["L", "I;16"])
+def test_a_tiff_is_turned_however_it_is_packed(tmp_path: Path, mode: str, compression: str | None) -> None:
+    """Orientation 6: the first row of the file is the right column of what a viewer shows."""
+    stored = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture = Image.fromarray(stored if mode == "L" else stored.astype(np.uint16) << 8)
+    picture.save(tmp_path / "a.tif", exif=exif, compression=compression)
+    assert open_rgb(tmp_path / "a.tif")[..., 0].tolist() == np.rot90(stored, -1).tolist()
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_tiff_in_which_0_is_white(tmp_path: Path, bits: int) -> None:
+    gray = np.full((2, 2), 10, np.uint8)
+    picture = Image.fromarray(gray if bits == 8 else gray.astype(np.uint16) << 8)
+    picture.save(tmp_path / "a.tif", tiffinfo={262: 0})
+    assert set(open_rgb(tmp_path / "a.tif").ravel().tolist()) == {10 if bits == 8 else 245}
+
+
 def test_palettes_with_and_without_a_transparent_entry(tmp_path: Path) -> None:
     image = Image.new("P", (2, 1))
     image.putpalette([255, 0, 0, 0, 0, 255])
