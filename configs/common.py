@@ -27,6 +27,8 @@ def base(job: str) -> ml_collections.ConfigDict:
     config.lora.dropout = 0.0  # share of an adapter's inputs that sft sets to 0; rft, sampling and evaluation never do
     config.lora.targets = (r"language_model/.*/(q|k|v|o|gate|up|down)_proj",)  # regular expressions on layer paths
 
+    config.tools = tools()
+
     config.mesh = mesh()
     config.sampling = sampling()
 
@@ -43,6 +45,15 @@ def image() -> ml_collections.ConfigDict:
     group.crop_min_pixels = 84 * 84  # area of a tool's image, px
     group.crop_max_pixels = 112 * 112  # area of a tool's image, px
     group.coordinates = ""  # of boxes in calls: pixels (of the image as seen) | norm1000; "": as the model family does
+    return group
+
+
+def tools() -> ml_collections.ConfigDict:
+    """Visual operations that the policy may call; the system prompt shows their schemas."""
+    group = ml_collections.ConfigDict()
+    group.names = ("ZOOM_IN",)  # of ZOOM_IN, SEGMENT_OBJECT_AT, GET_PROPERTIES, READ_TEXT, TRACK_OBJECT
+    group.workers = 4  # calls that run at the same time
+    group.time_limit_s = 30.0  # of one call, the last resort against one that hangs: its row gets an error
     return group
 
 

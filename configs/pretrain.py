@@ -26,6 +26,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.vision_depth = 3  # vision layers; every second one attends over the whole image
 
     config.image = common.image()
+    config.tools = common.tools()
     config.mesh = common.mesh()
 
     config.data = ml_collections.ConfigDict()

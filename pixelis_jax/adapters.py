@@ -1,8 +1,8 @@
 """Reading a trained adapter back: from a run's workdir (its last whole checkpoint) or from a PEFT directory.
 
 `pixelis.json` stands in the folders that pretraining and `export` write, and in the bundled ones. It holds what the
-Hugging Face files have no place for: the pixel budgets and token limits of the run, so that the model is used the way
-it was trained.
+Hugging Face files have no place for: the pixel budgets, token limits and tools of the run, so that the model is used
+the way it was trained.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from pixelis_jax.metrics.files import atomic_write
 from pixelis_jax.models import families, peft, policy
 from pixelis_jax.models.lora import LoraConfig
 from pixelis_jax.models.vlm import VLM
+from pixelis_jax.tools import TOOLS
 from pixelis_jax.types import UserError
 from pixelis_jax.workdir import RUN, read_run
 
@@ -162,7 +163,11 @@ def _sections(config: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]
     for least, most in (("min_pixels", "max_pixels"), ("crop_min_pixels", "crop_max_pixels")):
         if "image" in found and found["image"][least] > found["image"][most]:
             raise UserError(f"{file} is damaged (image.{least} is above image.{most}); restore it")
-    return {name: dict(section) for name, section in found.items()}
+    names = config["tools"].get("names") if isinstance(config.get("tools"), Mapping) else None
+    if names is not None and not (isinstance(names, list | tuple) and all(name in TOOLS for name in names)):
+        raise UserError(f"{file} is damaged (tools.names is {names!r:.60}); restore it")
+    listed = {} if names is None else {"tools": {"names": list(names)}}
+    return {name: dict(section) for name, section in found.items()} | listed
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from pixelis_jax import adapters, curriculum, hosts, parallel, tiny
+from pixelis_jax import adapters, curriculum, hosts, parallel, tiny, tools
 from pixelis_jax.algorithms.advantages import check_group_size
 from pixelis_jax.algorithms.grpo import GRPOConfig
 from pixelis_jax.config import to_json
@@ -33,8 +33,7 @@ from pixelis_jax.reading import ReadingConfig
 from pixelis_jax.rewards.curiosity import CuriosityConfig
 from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights
 from pixelis_jax.rollout import RolloutConfig, SamplingConfig
-from pixelis_jax.tools import TOOLS
-from pixelis_jax.tools.base import schemas
+from pixelis_jax.tools.base import Tool, schemas
 from pixelis_jax.train_step import RLConfig
 from pixelis_jax.types import UserError
 
@@ -48,6 +47,11 @@ def budgets(config: ConfigDict) -> tuple[PixelBudget, PixelBudget]:
     """(overview, crop) pixel budgets of a config."""
     image = config.image
     return PixelBudget(image.min_pixels, image.max_pixels), PixelBudget(image.crop_min_pixels, image.crop_max_pixels)
+
+
+def tools_of(config: ConfigDict) -> dict[str, Tool]:
+    """The visual operations of a job. Raises UserError where one can't run here."""
+    return tools.select(config.tools.names)
 
 
 def mesh_shape(config: ConfigDict) -> parallel.MeshShape:
@@ -94,7 +98,7 @@ def new_policy(config: ConfigDict) -> Policy:
     if config.model.init_from:
         frame = config.image.coordinates
         return policies.load(config.model.init_from, mesh=mesh, overview=overview, crop=crop, coordinates=frame)
-    tokenizer = tiny.make_tokenizer(config.seed, schemas(TOOLS))
+    tokenizer = tiny.make_tokenizer(config.seed, schemas(tools_of(config)))
     sizes = {k: config.model[k] for k in ("width", "layers", "vision_width", "vision_depth")}
     model_config = tiny.make_config(tokenizer, **sizes)
     model = VLM(model_config)
@@ -237,7 +241,7 @@ def rollout_config(config: ConfigDict, *, group_size: int = 1) -> RolloutConfig:
 def make_evaluator(config: ConfigDict, policy: Policy) -> Evaluator:
     """Held-out evaluation of the policy."""
     where = EvalConfig(config.seed, config.eval.scenes, config.eval.batch, tuple(config.eval.kinds))
-    return Evaluator(policy, where, rollout_config(config), tools=TOOLS)
+    return Evaluator(policy, where, rollout_config(config), tools=tools_of(config))
 
 
 def table_rows(config: ConfigDict, vision: VisionBase | None) -> int:

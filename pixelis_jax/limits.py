@@ -12,6 +12,7 @@ from pixelis_jax.config import flatten
 from pixelis_jax.data.pixelsearch.questions import KINDS
 from pixelis_jax.evaluation import MODES
 from pixelis_jax.models import quantized
+from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import COORDINATES
 from pixelis_jax.types import UserError
 
@@ -45,6 +46,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     "mesh.data": AXIS,
     "mesh.fsdp": AXIS,
     "mesh.tensor": AXIS,
+    "tools.workers": (1, 1024),
+    "tools.time_limit_s": (0.01, 1e6),
     "sampling.temperature": (0, 100),  # and not between 0 and COLDEST
     "sampling.max_new_tokens": SIZE,
     "sampling.context_tokens": SIZE,
@@ -89,6 +92,7 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 # Fields that list names, and the names there are.
 NAMES: dict[str, Collection[str]] = {
+    "tools.names": TOOLS,
     "data.kinds": tuple(KINDS),
     "rollout.kinds": tuple(KINDS),
     "eval.kinds": tuple(KINDS),

@@ -15,7 +15,6 @@ from pixelis_jax.models import policy as policies
 from pixelis_jax.models import weights
 from pixelis_jax.reading import READER
 from pixelis_jax.runtime import Run
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.train_step import TrainState
 
@@ -68,7 +67,7 @@ class Offline:
         made = demonstrations.batches(
             assembly.demonstration_config(self.config, self.share),
             self.policy.processor,
-            schemas(TOOLS),
+            schemas(assembly.tools_of(self.config)),
             start=start,
             stop=self.config.total_steps,
             workers=self.config.data.workers,

@@ -22,7 +22,6 @@ from pixelis_jax.rewards import orchestrator
 from pixelis_jax.rollout import Rollout, Sampler
 from pixelis_jax.rollout.collate import padded_length, trajectory_batch
 from pixelis_jax.runtime import Host, Run
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.train_step import RLStep, RowNumbers, TrainState
 from pixelis_jax.types import Task, TrajectoryBatch, UserError
 
@@ -47,7 +46,7 @@ class Online:
         self.evaluator = assembly.make_evaluator(config, self.policy)
         rollout = assembly.rollout_config(config, group_size=config.rollout.group_size)
         engine = self.evaluator.engine(rollout.sampling)
-        self.sampler = Sampler(self.policy, rollout, tools=TOOLS, engine=engine)
+        self.sampler = Sampler(self.policy, rollout, tools=assembly.tools_of(config), engine=engine)
         self.share = hosts.share(self.policy.mesh)
         self._prompts = self.share.of(config.rollout.prompts, "rollout.prompts")
         self._gated = False  # in this process

@@ -43,6 +43,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max_turns", type=_positive, help="assistant turns (default: as in training, else 4)")
     parser.add_argument("--max_new_tokens", type=_positive, help="tokens a turn (default: as in training, else 512)")
     parser.add_argument("--context_tokens", type=_positive, help="of the dialogue (default: as in training, else 8192)")
+    parser.add_argument("--tools", help="names with commas between them (default: as in training, else ZOOM_IN)")
     parser.add_argument("--save_images", type=Path, help="folder for the picture and what the tools returned")
     return parser.parse_args(arguments)
 
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     scale = trained.lora.scale if trained else 1.0
     frame = settings.get("image", {}).get("coordinates", "")
     policy = policies.load(name, lora_scale=scale, overview=overview, crop=crop, coordinates=frame)
-    trajectory = ask(policy, trained, image, args, settings.get("sampling", {}))
+    trajectory = ask(policy, trained, image, args, settings)
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     print(f"model {name}" + (f" with the adapter of {trained.origin}" if trained else ""))
     for line in dialogue(trajectory, policy, name=args.image.name, color=color):
@@ -83,30 +84,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def ask(
-    policy: "Policy", trained: "Trained | None", image: "np.ndarray", args: argparse.Namespace, limits: dict[str, Any]
+    policy: "Policy", trained: "Trained | None", image: "np.ndarray", args: argparse.Namespace, settings: dict[str, Any]
 ) -> "Trajectory":
     """The rollout of one question. Raises UserError where picture and question do not fit the model."""
     from pixelis_jax.rollout import RolloutConfig, SamplingConfig
     from pixelis_jax.rollout.sample import Sampler
-    from pixelis_jax.tools import TOOLS
+    from pixelis_jax.tools import schemas, select
     from pixelis_jax.types import Task
 
+    limits = settings.get("sampling", {})
     sampling = SamplingConfig(
         temperature=args.temperature,
         max_new_tokens=args.max_new_tokens or limits.get("max_new_tokens", 512),
         context_tokens=args.context_tokens or limits.get("context_tokens", 8192),
     )
-    _check(policy, image, args, sampling.context_tokens)
+    named = args.tools.split(",") if args.tools else settings.get("tools", {}).get("names", ["ZOOM_IN"])
+    available = select(named)
+    _check(policy, image, args, sampling.context_tokens, schemas(available))
     turns = args.max_turns or limits.get("max_turns", 4)
-    sampler = Sampler(policy, RolloutConfig(sampling=sampling, max_turns=turns), tools=TOOLS)
+    sampler = Sampler(policy, RolloutConfig(sampling=sampling, max_turns=turns), tools=available)
     task = Task("predict", 0, "predict", args.question, (image,), answer="")
     return sampler([task], lora=trained.adapter if trained else None, seed=args.seed, step=0).trajectories[0]
 
 
-def _check(policy: "Policy", image: "np.ndarray", args: argparse.Namespace, context_tokens: int) -> None:
+def _check(policy: "Policy", image: "np.ndarray", args: argparse.Namespace, context_tokens: int, listed: str) -> None:
     from pixelis_jax.models.processor import Placed
     from pixelis_jax.models.rows import Row
-    from pixelis_jax.tools import TOOLS, schemas
     from pixelis_jax.types import UserError
 
     processor = policy.processor
@@ -124,7 +127,7 @@ def _check(policy: "Policy", image: "np.ndarray", args: argparse.Namespace, cont
         note = f"{args.image} has only {width}x{height} px; it is enlarged to {size[1]}x{size[0]}, which adds no detail"
         print(f"note: {note}", file=sys.stderr)
     row = Row()
-    processor.append_prompt(row, args.question, [Placed(size, 0)], schemas(TOOLS))
+    processor.append_prompt(row, args.question, [Placed(size, 0)], listed)
     if len(row) >= context_tokens:
         raise UserError(
             f"picture and question take {len(row)} tokens ({processor.image_tokens(size)} of them the picture) and the"

@@ -65,7 +65,8 @@ class Observation:
 
     `ok` is False for every error (the text then says what was wrong). `image` is u8[height, width, 3] before the
     processor's resize. `region` is the call's place on its target image as (centre x, centre y, width, height), each
-    relative to the image in 0..1; a point has zero size; None where the call names no place.
+    relative to the image in 0..1; a point has zero size; None where the call names no place. `data` is what the tool
+    measured, as JSON values; a tool that gives it has it in `text` too, as far as the policy is told.
     """
 
     text: str
@@ -75,6 +76,7 @@ class Observation:
     target_image: int = 1
     out_of_image: bool = False
     by_object: bool = False
+    data: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,17 @@ _OTHERWISE = "restore it, or choose another --workdir"
 LONGEST_S = 1e10  # a longer wall time is none
 
 # Fields that can't change what a step computes, so that a resumed run may change them; a group stands for its fields.
-FREE_FIELDS = ("checkpoint", "data.workers", "eval", "log_every_steps", "logging", "monitor", "total_steps")
+FREE_FIELDS = (
+    "checkpoint",
+    "data.workers",
+    "tools.workers",
+    "tools.time_limit_s",
+    "eval",
+    "log_every_steps",
+    "logging",
+    "monitor",
+    "total_steps",
+)
 # Fields that change a step by rounding only: a resumed run may change them, and it is said.
 ROUNDING_FIELDS = ("mesh", "optimizer.micro_batches")
 

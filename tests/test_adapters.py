@@ -58,7 +58,8 @@ def test_pretraining_leaves_its_settings(tmp_path: Path, small_policy) -> None:
     tiny.write_directory(
         tmp_path, processor.tokenizer, processor.config, overview=processor.overview, settings=config.to_json(run)
     )
-    assert adapters.settings_of(tmp_path) == {"image": run.image.to_dict(), "sampling": run.sampling.to_dict()}
+    kept = {"image": run.image.to_dict(), "sampling": run.sampling.to_dict(), "tools": {"names": ["ZOOM_IN"]}}
+    assert adapters.settings_of(tmp_path) == kept
     assert json.loads((tmp_path / adapters.SETTINGS).read_text())["origin"] == "step 14000 of pretrain"
 
 

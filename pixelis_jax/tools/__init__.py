@@ -1,19 +1,34 @@
 """Visual operations the policy can call. A new one is one file and one entry here."""
 
+import importlib.util
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pixelis_jax.tools import zoom_in
 from pixelis_jax.tools.base import Session, Tool, ToolError, check_arguments, schemas, shown
-from pixelis_jax.types import Observation, ToolCall
+from pixelis_jax.types import Observation, ToolCall, UserError
 
-__all__ = ["TOOLS", "Session", "Tool", "ToolError", "execute", "schemas"]
+__all__ = ["TOOLS", "Session", "Tool", "ToolError", "execute", "schemas", "select"]
 
 TOOLS: dict[str, Tool] = {"ZOOM_IN": zoom_in.TOOL}
 
 LONGEST_ERROR = 200  # characters
 
 _log = logging.getLogger(__name__)
+
+
+def select(names: Sequence[str]) -> dict[str, Tool]:
+    """The tools of these names, in the order of TOOLS. Raises UserError where one is unknown or can't run here."""
+    for name in names:
+        if name not in TOOLS:
+            raise UserError(f"there is no tool {name!r:.60}; tools are {', '.join(TOOLS)}")
+        missing = [package for package in TOOLS[name].packages if importlib.util.find_spec(package) is None]
+        if missing:
+            raise UserError(
+                f"tool {name} needs the package {missing[0]}, which is not installed: pip install"
+                " 'pixelis-jax[tools]', or leave the tool out of tools.names"
+            )
+    return {name: tool for name, tool in TOOLS.items() if name in names}
 
 
 def execute(

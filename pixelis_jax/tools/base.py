@@ -4,7 +4,10 @@ Coordinates in a call are those of the image *as seen* (after the processor's re
 that a crop is cut from full resolution: x_original = x_seen * width / seen_width. The frame is declared, never guessed.
 """
 
+import copy
 import dataclasses
+import functools
+import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +44,12 @@ class Frame:
     image: np.ndarray
     seen: tuple[int, int]
 
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """Hash of the pixels and their shape: what results of tools are cached by."""
+        pixels = np.ascontiguousarray(self.image)
+        return hashlib.blake2b(pixels, digest_size=16, person=str(pixels.shape).encode()[:16]).digest()
+
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -55,7 +64,9 @@ class Session:
     """State of one trajectory: its images, numbered from 1, and what tools remember between calls.
 
     `seen_sizes` are the (height, width) at which the model saw the first images; `fit_crop` says at which size the
-    processor will show a new one. `memory` holds what tools keep under their own names (object ids, tracks).
+    processor will show a new one. With `is_video` the first images are the frames of a video, in order. `memory` holds
+    what tools keep under their own names (object ids, tracks): values are replaced and never changed in place, so that
+    a `fork` can be dropped.
     """
 
     def __init__(
@@ -65,13 +76,25 @@ class Session:
         *,
         fit_crop: FitSize,
         coordinates: str = "pixels",
+        is_video: bool = False,
     ):
         if coordinates not in COORDINATES:
             raise UserError(f"coordinate frame {coordinates!r} is not known; use one of {', '.join(COORDINATES)}")
         self.frames = [Frame(image, seen) for image, seen in zip(images, seen_sizes, strict=True)]
         self.fit_crop = fit_crop
         self.coordinates = coordinates
+        self.video_frames = len(self.frames) if is_video else 0
         self.memory: dict[str, Any] = {}
+
+    def fork(self) -> "Session":
+        """A session in the same state, whose changes leave this one as it is."""
+        fork = copy.copy(self)
+        fork.frames, fork.memory = list(self.frames), dict(self.memory)
+        return fork
+
+    def adopt(self, fork: "Session") -> None:
+        """Takes the state of a fork of this session."""
+        self.frames, self.memory = fork.frames, fork.memory
 
     def append(self, image: np.ndarray) -> int:
         """Adds an image and returns its number. Raises ToolError for one that can't be shown."""
@@ -125,6 +148,23 @@ class Session:
         height, width = frame.image.shape[:2]
         return min(math.floor(x * width / wide), width - 1), min(math.floor(y * height / high), height - 1)
 
+    def shown_box(self, box: Box, target: int = 1) -> list[int]:
+        """A box of the original image in the coordinates that the model sees, rounded outward; at least 1 x 1."""
+        frame = self.frame(target)
+        high, wide = self.shown_size(frame)
+        height, width = frame.image.shape[:2]
+        x1, y1, x2, y2 = box
+        left, top = min(x1 * wide // width, wide - 1), min(y1 * high // height, high - 1)
+        return [left, top, max(left + 1, -(-x2 * wide // width)), max(top + 1, -(-y2 * high // height))]
+
+    def shown_point(self, point: tuple[float, float], target: int = 1) -> list[int]:
+        """A point of the original image in the coordinates that the model sees, the nearest whole ones inside."""
+        frame = self.frame(target)
+        high, wide = self.shown_size(frame)
+        height, width = frame.image.shape[:2]
+        x, y = point
+        return [min(math.floor(x * wide / width), wide - 1), min(math.floor(y * high / height), high - 1)]
+
     def region(self, box: Box, target: int = 1) -> tuple[float, float, float, float]:
         """(centre x, centre y, width, height) of an original box relative to its image, 0..1."""
         height, width = self.frame(target).image.shape[:2]
@@ -137,6 +177,7 @@ class Tool:
     """One visual operation. `parameters` are JSON-schema properties; `run(session, arguments)` raises ToolError.
 
     `run` gets arguments that `check_arguments` has passed. An image it returns is added to the session by `execute`.
+    `packages` are the modules it imports that come with the extra `[tools]` only.
     """
 
     name: str
@@ -144,6 +185,7 @@ class Tool:
     parameters: Mapping[str, Schema]
     required: tuple[str, ...]
     run: Callable[[Session, Mapping[str, Any]], Observation]
+    packages: tuple[str, ...] = ()
 
 
 def schemas(tools: Mapping[str, Tool]) -> str:

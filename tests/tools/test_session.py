@@ -1,10 +1,11 @@
+import dataclasses
 import json
 import math
 
 import numpy as np
 import pytest
 
-from pixelis_jax.tools import TOOLS, schemas
+from pixelis_jax.tools import TOOLS, schemas, select
 from pixelis_jax.tools.base import Session, ToolError, check_arguments
 from pixelis_jax.types import UserError
 
@@ -127,3 +128,52 @@ def test_arguments_are_checked_by_the_schema():
     assert check_arguments(zoom, {"bbox_2d": (1, 2, 3, 4)}) is None
     assert check_arguments(zoom, {"target_image": 1}) == "ZOOM_IN needs the argument 'bbox_2d'"
     assert check_arguments(zoom, [1]) == "arguments must be a JSON object"
+
+
+def test_boxes_and_points_go_back_to_what_is_seen():
+    """2000x1500 seen as 1148x840, the example of the spec backwards; outward, so that the object stays inside."""
+    session = session_of(1500, 2000, (840, 1148))
+    assert session.shown_box((1000, 750, 1500, 1125)) == [574, 420, 861, 630]
+    assert session.shown_box((1001, 751, 1499, 1124)) == [574, 420, 861, 630]
+    assert session.shown_box((1999, 1499, 2000, 1500)) == [1147, 839, 1148, 840]
+    assert session.shown_point((1000, 750)) == [574, 420] and session.shown_point((1999, 1499)) == [1147, 839]
+    thousand = session_of(1500, 2000, (840, 1148), coordinates="norm1000")
+    assert thousand.shown_box((1000, 750, 1500, 1125)) == [500, 500, 750, 750]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 3000), (1500, 2000)])
+def test_a_shown_box_is_a_box_that_tools_take(size):
+    height, width = size
+    session = session_of(height, width, (56, 84))
+    for box in ((0, 0, width, height), (width - 1, height - 1, width, height), (0, 0, 1, 1)):
+        again = session.box(session.shown_box(box)).box
+        assert not session.box(session.shown_box(box)).clamped
+        assert again[0] <= box[0] and again[1] <= box[1] and again[2] >= box[2] and again[3] >= box[3]
+        assert session.point(session.shown_point(box[:2])) is not None
+
+
+def test_a_fork_changes_nothing_until_it_is_adopted():
+    session = session_of(100, 100, (56, 56))
+    session.memory["objects"] = {1: "a"}
+    fork = session.fork()
+    fork.append(np.zeros((20, 20, 3), np.uint8))
+    fork.memory["objects"] = {**fork.memory["objects"], 2: "b"}
+    assert len(session.frames) == 1 and session.memory == {"objects": {1: "a"}}
+    session.adopt(fork)
+    assert len(session.frames) == 2 and session.memory == {"objects": {1: "a", 2: "b"}}
+
+
+def test_a_frame_is_known_by_its_pixels_and_its_shape():
+    flat, tall = (session_of(h, w, (56, 56)).frames[0].digest for h, w in ((10, 20), (20, 10)))
+    assert flat == session_of(10, 20, (28, 28)).frames[0].digest != tall
+
+
+def test_tools_are_selected_by_name_in_their_own_order(monkeypatch):
+    assert list(select(("ZOOM_IN",))) == ["ZOOM_IN"] and select(()) == {}
+    with pytest.raises(UserError, match=r"no tool 'ZOOM'; tools are ZOOM_IN"):
+        select(("ZOOM",))
+    monkeypatch.setitem(TOOLS, "ZOOM_IN", dataclasses.replace(TOOLS["ZOOM_IN"], packages=("json", "no_such_package")))
+    with pytest.raises(
+        UserError, match=r"ZOOM_IN needs the package no_such_package.*pip install 'pixelis-jax\[tools\]'"
+    ):
+        select(("ZOOM_IN",))

@@ -1,5 +1,7 @@
 """Scene -> pixels, in integer arithmetic only, so that the same scene has the same pixels on any machine."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from pixelis_jax.data.pixelsearch import assets
@@ -11,11 +13,16 @@ _WHITE, _BLACK = 245, 15
 
 def render(scene: Scene) -> np.ndarray:
     """u8[height, width, 3]. Only the background touches every pixel; a shape touches its own box."""
-    canvas = _background(scene)
-    for shape in scene.shapes:
+    canvas = background(scene)
+    draw_shapes(canvas, scene.shapes)
+    return canvas
+
+
+def draw_shapes(canvas: np.ndarray, shapes: Iterable[Shape]) -> None:
+    """Draws shapes with their contents in place, later ones above earlier ones."""
+    for shape in shapes:
         _draw_shape(canvas, shape)
         draw_content(canvas, shape.content, ink=ink_on(shape.rgb))
-    return canvas
 
 
 def shape_mask(kind: str, side: int) -> np.ndarray:
@@ -37,7 +44,8 @@ def _luma(rgb: tuple[int, int, int]) -> int:
     return (299 * rgb[0] + 587 * rgb[1] + 114 * rgb[2]) // 1000
 
 
-def _background(scene: Scene) -> np.ndarray:
+def background(scene: Scene) -> np.ndarray:
+    """u8[height, width, 3]: what lies behind the shapes of a scene."""
     draw = generator(scene.seed, scene.split, scene.index, "background")
     shape = (scene.height, scene.width, 3)
     first, second = _muted(draw), _muted(draw)

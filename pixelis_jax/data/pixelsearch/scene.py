@@ -77,16 +77,18 @@ class Scene:
     shapes: tuple[Shape, ...]
 
 
-def make_scene(seed: int, split: str, index: int) -> Scene:
+def make_scene(seed: int, split: str, index: int, *, short_px: int | None = None) -> Scene:
     """Scene at the address (seed, split, index); split is "train" or "heldout".
+
+    `short_px`, a multiple of 3, sets the short side; the other scenes of the address differ from it in all they draw.
 
     Held-out scenes use held-out digit images and held-out letter pairs only. Every scene has 3 to 5 shapes, each
     (colour, shape) pair once, at least one digit, one text code, and one shape whose kind stands alone.
     """
     if split not in SPLITS:
         raise UserError(f"PixelSearch has no split {split!r}; use one of {', '.join(SPLITS)}")
-    draw = generator(seed, split, index, "scene")
-    height, width = _canvas(draw)
+    draw = generator(seed, split, index, "scene") if short_px is None else generator(seed, split, index, short_px)
+    height, width = _canvas(draw, short_px)
     pairs = _pairs(draw, count=_between(draw, 3, 5))
     boxes = _boxes(draw, height=height, width=width, kinds=[kind for kind, _ in pairs])
     kinds = _content_kinds(draw, len(pairs))
@@ -114,7 +116,7 @@ def _between(draw: np.random.Generator, low: int, high: int) -> int:
     return int(draw.integers(low, high + 1))
 
 
-def _canvas(draw: np.random.Generator) -> tuple[int, int]:
+def _canvas(draw: np.random.Generator, short_px: int | None) -> tuple[int, int]:
     """(height, width): 1:1, 4:3 or 3:4 with sides of 512 to 1024 px; the short side is a multiple of 3.
 
     That of a square is one of 7 too: side / 112 is then exact in binary, and the Qwen2-VL resize, which rounds down,
@@ -122,6 +124,7 @@ def _canvas(draw: np.random.Generator) -> tuple[int, int]:
     """
     aspect = _between(draw, 0, 2)
     short = 21 * _between(draw, 25, 48) if aspect == 0 else 3 * _between(draw, 171, 256)
+    short = short if short_px is None else short_px
     long = short if aspect == 0 else short * 4 // 3
     return (short, long) if aspect == 1 else (long, short)
 
