@@ -290,7 +290,7 @@ def reward_curriculum(config: ConfigDict) -> Curriculum:
     for stage in stages:
         check_weights(stage.weights)
     made = Curriculum(
-        stages, table.evaluation_frequency, curriculum.Rollback(cooldown_steps=table.rollback_cooldown_steps)
+        stages, table.evaluation_frequency, rollback=curriculum.Rollback(cooldown_steps=table.rollback_cooldown_steps)
     )
     curriculum.validate(made, windows.names(window_lengths(config)) | STEP_METRICS)
     return made

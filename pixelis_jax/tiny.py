@@ -19,6 +19,7 @@ from pixelis_jax.models import tokenizer as bpe
 from pixelis_jax.models.config import ModelConfig, TextConfig, VisionConfig
 from pixelis_jax.models.image_processor import PixelBudget, smart_resize
 from pixelis_jax.models.processor import SYSTEM_PROMPT
+from pixelis_jax.tools.base import View
 from pixelis_jax.types import Task
 
 VOCAB_SIZE = 768
@@ -97,11 +98,12 @@ def _dialogue(task: Task, generator: Any, budget: PixelBudget, schemas: str) -> 
     def fit(height: int, width: int) -> tuple[int, int]:
         return smart_resize(height, width, factor=28, budget=budget)
 
+    view = View(fit, fit)
     for direct in (False, True):
-        sample = demonstrate(task, generator, direct=direct, box_noise=0.2, fit_overview=fit, fit_crop=fit)
+        sample = demonstrate(task, generator, direct=direct, box_noise=0.2, view=view)
         yield f"<|im_start|>system\n{SYSTEM_PROMPT.format(schemas=schemas)}<|im_end|>\n<|im_start|>user\n"
         yield f"{task.question}<|im_end|>\n<|im_start|>assistant\n"
-        for message in dialogues.messages(sample, task.images, fit_overview=fit, fit_crop=fit):
+        for message in dialogues.messages(sample, task.images, view=view):
             yield message.text
             if message.observation is not None:
                 yield message.observation.text

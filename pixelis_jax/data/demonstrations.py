@@ -15,6 +15,7 @@ from flax import struct
 
 from pixelis_jax import hosts
 from pixelis_jax.data import dialogues
+from pixelis_jax.data.dialogues import view_of
 from pixelis_jax.data.pixelsearch.address import generator as random_at
 from pixelis_jax.data.pixelsearch.draw import render
 from pixelis_jax.data.pixelsearch.oracle import demonstrate
@@ -84,10 +85,9 @@ def _turns(
     task: Task, processor: Processor, generator: np.random.Generator, *, look: bool, box_noise: float
 ) -> list[dialogues.Message]:
     """What the oracle says on a task."""
-    sizes = {"fit_overview": processor.fit_overview, "fit_crop": processor.fit_crop}
-    frame = processor.coordinates
-    sample = demonstrate(task, generator, direct=not look, box_noise=box_noise, **sizes, coordinates=frame)
-    return dialogues.messages(sample, task.images, **sizes, coordinates=frame)
+    view = view_of(processor)
+    sample = demonstrate(task, generator, direct=not look, box_noise=box_noise, view=view)
+    return dialogues.messages(sample, task.images, view=view)
 
 
 def look_tokens(task: Task, processor: Processor, schemas: str) -> int:
@@ -189,8 +189,7 @@ def batches(
     config: DemonstrationConfig, processor: Processor, schemas: str, *, start: int, stop: int, workers: int
 ) -> Iterator[DemonstrationBatch]:
     """Batches start .. stop - 1 in order, made ahead by `workers` processes (0: by a thread of this one)."""
-    if not flags.FLAGS.is_parsed():  # a notebook: Grain's workers read absl flags that `app.run` would have parsed
-        flags.FLAGS.mark_as_parsed()
+    parse_flags()
     made = grain.MapDataset.range(start, stop).map(_Maker(config, processor, schemas))
     threads = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
     if workers == 0:
@@ -198,3 +197,9 @@ def batches(
     else:
         options = grain.multiprocessing.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2)
         yield from made.to_iter_dataset(threads).mp_prefetch(options)
+
+
+def parse_flags() -> None:
+    """For a notebook: Grain's workers read absl flags that `app.run` would have parsed."""
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()

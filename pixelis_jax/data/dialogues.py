@@ -1,18 +1,23 @@
 """From CoTA steps to a token row: the same template and the same real tool calls as in a rollout."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from pixelis_jax.data.cota import Sample
+from pixelis_jax.data.cota import Sample, Step
 from pixelis_jax.models.processor import Placed, Processor
 from pixelis_jax.models.rows import Row
-from pixelis_jax.tools import execute, grammar
-from pixelis_jax.tools.base import FitSize, Session
+from pixelis_jax.tools import TOOLS, execute, grammar
+from pixelis_jax.tools.base import Session, Tool, View
 from pixelis_jax.types import Observation, ToolCall
 
 ANSWER, ANSWER_END = "<answer>", "</answer>"
+
+
+class UnusableError(Exception):
+    """A sample that this job can't show as a dialogue; the message says why, the same for all of a kind."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,32 +30,63 @@ class Message:
 
 
 def messages(
-    sample: Sample,
-    images: Sequence[np.ndarray],
-    *,
-    fit_overview: FitSize,
-    fit_crop: FitSize,
-    coordinates: str = "pixels",
+    sample: Sample, images: Sequence[np.ndarray], *, view: View, tools: Mapping[str, Tool] = TOOLS
 ) -> list[Message]:
     """Assistant turns of a sample. THINK steps join the think block of the action (or the answer) that follows them.
 
-    A call without a stored observation is replayed by the real tool, so the dialogue shows what a rollout would show.
+    A call without a stored observation is replayed by the real tool, so the dialogue shows what a rollout would show,
+    and its coordinates are brought to the size at which the image is seen here. Raises UnusableError for a call of a
+    tool that is not among `tools`, for one that is to be learnt and fails, and for coordinates that can't be converted.
     """
-    seen = [fit_overview(*image.shape[:2]) for image in images]
-    session = Session(images, seen, fit_crop=fit_crop, coordinates=coordinates)
+    session = view.session(images, is_video=sample.is_video)
     turns, thoughts = [], []
     for step in sample.trajectory:
         if step.thought:
             thoughts.append(step.thought)
         if step.action == "THINK":
             continue
-        call = ToolCall(step.action, dict(step.parameters))
-        text = grammar.render(" ".join(thoughts), call=call)
-        turns.append(Message(text, step.loss, step.observation or execute(session, call)))
+        if step.action not in tools:
+            raise UnusableError(f"calls {step.action}, which tools.names lacks")
+        call = ToolCall(step.action, converted(step, sample, session) if step.observation is None else step.parameters)
+        observation = step.observation or execute(session, call, tools=tools)
+        if step.loss and not observation.ok:
+            raise UnusableError(f"{step.action} fails where it should not")
+        turns.append(Message(grammar.render(" ".join(thoughts), call=call), step.loss, observation))
         thoughts = []
     text = grammar.render(" ".join(thoughts), answer=sample.answer)
     turns.append(Message(text, sample.answer_loss, None))
     return turns
+
+
+def converted(step: Step, sample: Sample, session: Session) -> dict[str, Any]:
+    """The parameters of a step, with places given in the coordinates of the session.
+
+    Those of the sample are pixels of `metadata["seen_size"]` (height, width), or thousandths where
+    `metadata["coordinates"]` says so. Raises UnusableError for a place on a tool's image that was seen at another size.
+    """
+    parameters, size = dict(step.parameters), sample.metadata.get("seen_size")
+    frame = sample.metadata.get("coordinates", "pixels")
+    high, wide = session.shown_size(session.frames[0])
+    before = (1000, 1000) if frame == "norm1000" else (high, wide) if size is None else tuple(size)
+    places = [name for name in ("bbox_2d", "point") if name in parameters]
+    if before == (high, wide) or not places:
+        return parameters
+    if parameters.get("target_image", 1) > len(sample.image_paths):
+        raise UnusableError("names a place on a tool's image that was seen at another size")
+    scale = (wide / before[1], high / before[0])
+    for name in places:
+        old = parameters[name]
+        new = [int(value * scale[i % 2] + 0.5) for i, value in enumerate(old)]
+        for low in range(len(new) - 2):  # a box that held something still does
+            if old[low] < old[low + 2] and new[low] == new[low + 2]:
+                new[low + 2] += 1
+        parameters[name] = new
+    return parameters
+
+
+def view_of(processor: Processor) -> View:
+    """How a processor shows images."""
+    return View(processor.fit_overview, processor.fit_crop, processor.coordinates)
 
 
 def crops_of(turns: Sequence[Message], processor: Processor) -> list[np.ndarray]:

@@ -47,8 +47,9 @@ class Frame:
     @functools.cached_property
     def digest(self) -> bytes:
         """Hash of the pixels and their shape: what results of tools are cached by."""
-        pixels = np.ascontiguousarray(self.image)
-        return hashlib.blake2b(pixels, digest_size=16, person=str(pixels.shape).encode()[:16]).digest()
+        digest = hashlib.blake2b(repr(self.image.shape).encode(), digest_size=16)
+        digest.update(np.ascontiguousarray(self.image).data)
+        return digest.digest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +171,20 @@ class Session:
         height, width = self.frame(target).image.shape[:2]
         x1, y1, x2, y2 = box
         return (x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """How a model sees: (height, width) of a task's image and of a tool's after resize, and the frame of coordinates."""
+
+    fit_overview: FitSize
+    fit_crop: FitSize
+    coordinates: str = "pixels"
+
+    def session(self, images: Sequence[np.ndarray], *, is_video: bool = False) -> Session:
+        """A dialogue's beginning on these images."""
+        seen = [self.fit_overview(*image.shape[:2]) for image in images]
+        return Session(images, seen, fit_crop=self.fit_crop, coordinates=self.coordinates, is_video=is_video)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ def build(small_policy, image):
     processor = small_policy.processor
 
     def make(sample, **options):
-        turns = dialogues.messages(sample, [image], fit_overview=processor.fit_overview, fit_crop=processor.fit_crop)
+        turns = dialogues.messages(sample, [image], view=dialogues.view_of(processor))
         crops = processor.place(dialogues.crops_of(turns, processor), crop=True, first_row=100)
         overview = Placed(processor.fit_overview(*image.shape[:2]), 0)
         row = dialogues.encode(

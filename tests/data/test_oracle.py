@@ -6,6 +6,7 @@ import pytest
 from pixelis_jax.data import pixelsearch
 from pixelis_jax.data.pixelsearch import oracle
 from pixelis_jax.tools import TOOLS, Session, execute, grammar
+from pixelis_jax.tools.base import View
 from pixelis_jax.types import ToolCall
 
 
@@ -18,15 +19,13 @@ def fit_crop(height, width):
     return 56, 56
 
 
-def demonstrate(task, *, direct=False, box_noise=0.0, seed=0, **options):
+def demonstrate(task, *, direct=False, box_noise=0.0, seed=0, coordinates="pixels"):
     return pixelsearch.demonstrate(
         task,
         pixelsearch.generator(seed, task.task_id),
         direct=direct,
         box_noise=box_noise,
-        fit_overview=fit_overview,
-        fit_crop=fit_crop,
-        **options,
+        view=View(fit_overview, fit_crop, coordinates),
     )
 
 

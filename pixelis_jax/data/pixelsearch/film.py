@@ -55,7 +55,8 @@ def make_film(seed: int, split: str, index: int) -> Film:
         for name in (list(DIRECTIONS)[int(d)] for d in draw.permutation(len(DIRECTIONS))):
             motion = Motion(name, int(draw.integers(SHORT_PX * 5 // 100, SHORT_PX * 10 // 100)))
             ends = [_moved(scene.shapes[i], motion, frame).box for frame in (0, FRAMES - 1)]
-            path = (*(min(e[k] for e in ends) for k in (0, 1)), *(max(e[k] for e in ends) for k in (2, 3)))
+            lowest, highest = ([op(e[k] for e in ends) for k in range(4)] for op in (min, max))
+            path = (lowest[0], lowest[1], highest[2], highest[3])
             others = [box for j, box in swept.items() if j != i]
             if _inside(path, scene) and not any(_touch(path, box) for box in others):
                 motions[i], swept[i] = motion, path

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from pixelis_jax.data.cota import Provenance, Sample, Step
-from pixelis_jax.tools import Session, execute
-from pixelis_jax.tools.base import FitSize
+from pixelis_jax.tools import execute
+from pixelis_jax.tools.base import View
 from pixelis_jax.types import Observation, Task, ToolCall
 
 LOOK = "I need a closer look."
@@ -24,23 +24,20 @@ def demonstrate(
     *,
     direct: bool,
     box_noise: float,
-    fit_overview: FitSize,
-    fit_crop: FitSize,
-    coordinates: str = "pixels",
+    view: View,
 ) -> Sample:
     """The oracle's trajectory: with a look (think, ZOOM_IN on the target, think, answer), or direct (think, answer).
 
     A task that needs no look is always answered directly. `direct` on one that does gives the "bad habit": the right
     answer that nobody could have read. `box_noise` moves and resizes the box by up to this share of its sides.
-    `fit_overview` and `fit_crop` say at which (height, width) the model sees the scene and the crop, `coordinates` in
-    which frame it gives boxes.
+    `view` is how the model sees the scene and the crop.
     """
     height, width = task.images[0].shape[:2]
-    seen = fit_overview(height, width)
+    seen = view.fit_overview(height, width)
     if direct or not task.needs_look:
         trajectory = [_think(COUNT if task.metadata["kind"] == "counting" else SEE)]
     else:
-        session = Session(task.images, [seen], fit_crop=fit_crop, coordinates=coordinates)
+        session = view.session(task.images)
         shown = session.shown_size(session.frames[0])
         box = look_box(task.metadata["target_box"], (height, width), shown, generator, box_noise=box_noise)
         call = ToolCall("ZOOM_IN", {"bbox_2d": box})
