@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pixelis_jax.data import json_lines
 from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import BBOX, POINT, TARGET_IMAGE, Schema, check_arguments, check_value
 from pixelis_jax.types import OPS, Observation, UserError
@@ -182,14 +183,10 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[Sample]:
 def iter_jsonl(path: str | os.PathLike[str]) -> Iterator[Sample | UserError]:
     """Samples in order, with the UserError in place of one that can't be read, so that a caller can count them.
 
-    Reads JSONL, a JSON list, and an envelope {"metadata": ..., "samples": [...]}. Raises UserError without a file.
+    Reads JSONL, line by line, a JSON list, and an envelope {"metadata": ..., "samples": [...]}. Raises UserError
+    without a file, and for one that is not in UTF-8 as a whole.
     """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: can't be read as UTF-8 text ({error})") from error
-    for where, record in _records(path, text):
+    for where, record in json_lines.iter_values(Path(path)):
         if isinstance(record, UserError):
             yield record
             continue
@@ -197,35 +194,6 @@ def iter_jsonl(path: str | os.PathLike[str]) -> Iterator[Sample | UserError]:
             yield from_record(record, where)
         except UserError as error:
             yield error
-
-
-def _records(path: Path, text: str) -> Iterator[tuple[str, Any]]:
-    """(where, JSON value or UserError) of every sample in the file's text."""
-    try:
-        whole = _load(text)
-    except ValueError:
-        whole = None  # JSONL: more than one value
-    if isinstance(whole, dict) and isinstance(whole.get("samples"), list):
-        whole = whole["samples"]
-    if isinstance(whole, list):
-        yield from ((f"{path}: sample {number}", record) for number, record in enumerate(whole, 1))
-        return
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            yield where, _load(line)
-        except ValueError as error:
-            yield where, UserError(f"{where}: not valid JSON ({error})")
-
-
-def _load(text: str) -> Any:
-    """The JSON value; a number that is none in JSON, or too large, is let through: its sample alone is refused."""
-    try:
-        return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 400 else math.inf)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
 
 
 def _refuse_unwritable(record: Mapping[str, Any], where: str) -> None:
@@ -247,6 +215,11 @@ def _refuse_unwritable(record: Mapping[str, Any], where: str) -> None:
 def _shown(text: str) -> str:
     """A name or value of somebody else's file in an error: one line, not too long."""
     return repr(text[:40])[1:-1]
+
+
+def from_line(line: bytes, where: str) -> Sample:
+    """The sample of one line of a JSONL file, as `from_record` reads it. Raises UserError."""
+    return from_record(json_lines.value_of(line, where), where)
 
 
 def from_record(record: Any, where: str) -> Sample:

@@ -1,0 +1,1 @@
+"""The `cota` command: makes, scores and imports CoTA samples."""
