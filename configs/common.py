@@ -24,7 +24,7 @@ def base(job: str) -> ml_collections.ConfigDict:
     config.lora.rank = 8
     config.lora.alpha = 16.0  # the adapter is scaled by alpha / rank
     config.lora.rslora = False  # scaled by alpha / sqrt(rank) instead
-    config.lora.dropout = 0.0  # share of an adapter's inputs that sft sets to 0; rft, sampling and evaluation never do
+    config.lora.dropout = 0.0  # share of an adapter's inputs that sft and habit set to 0; nothing else does
     config.lora.targets = (r"language_model/.*/(q|k|v|o|gate|up|down)_proj",)  # regular expressions on layer paths
 
     config.tools = tools()
@@ -82,7 +82,7 @@ def evaluation(*, scenes: int) -> ml_collections.ConfigDict:
     group.scenes = scenes  # held-out scenes, one question each
     group.batch = 64  # dialogues at a time
     group.kinds = ("digit", "text", "counting", "attribute")  # question kinds, drawn evenly
-    group.modes = ("tools_on", "tools_off", "forced_direct", "forced_zoom", "greedy")  # for sft, pretrain and eval
+    group.modes = ("tools_on", "tools_off", "forced_direct", "forced_zoom", "greedy")  # for habit, pretrain and eval
     return group
 
 

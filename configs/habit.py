@@ -1,6 +1,6 @@
-"""LoRA SFT on oracle dialogues, with a share of answers given without looking.
+"""LoRA SFT on endless oracle dialogues, with a share of answers given without looking: the bad habit.
 
-    python -m pixelis_jax.main --config=configs/sft.py
+    python -m pixelis_jax.main --config=configs/habit.py
 
 The default makes the start of the RL demo: `direct_answer_share` teaches the habit of answering without a look, which
 RL then has to overcome. The adapter is written to WORKDIR/adapter (PEFT layout).
@@ -13,7 +13,7 @@ from configs import common
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is "" or "smoke"."""
-    config = common.base("sft")
+    config = common.base("habit")
     config.total_steps = 150  # optimizer steps
     config.init_from = ""  # adapter to go on from; "": a fresh one
     config.data = ml_collections.ConfigDict()
@@ -36,5 +36,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval.modes = ("tools_on",)
         config.checkpoint.every_steps = 2
     elif variant:
-        common.unknown_variant("configs/sft.py", variant)
+        common.unknown_variant("configs/habit.py", variant)
     return config

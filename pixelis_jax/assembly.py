@@ -162,7 +162,7 @@ def mesh_notes(config: ConfigDict, policy: Policy) -> list[str]:
     rows = {"eval.batch": config.eval.batch}
     if config.job == "rft":
         rows |= {"rollout.prompts x rollout.group_size": config.rollout.prompts * config.rollout.group_size}
-    elif config.job != "eval":
+    elif "scenes" in config.get("data", {}):
         rows |= {"data.scenes x data.questions": config.data.scenes * config.data.questions}
     kv_heads = policy.model.config.text.num_key_value_heads
     return parallel.notes(policy.mesh, policy.params, kv_heads=kv_heads, rows=rows)

@@ -18,8 +18,8 @@ OK, USER_ERROR, OUT_OF_MEMORY, INTERRUPTED, CLOSED_PIPE = 0, 2, 3, 128 + signal.
 
 TRAINING_REMEDY = (
     "raise optimizer.micro_batches, or lower sampling.context_tokens, image.max_pixels, eval.batch, lora.rank and what"
-    " a step holds (rft: rollout.prompts, rollout.group_size; sft and pretrain: data.scenes), each as"
-    " --config.NAME=VALUE"
+    " a step holds (rft: rollout.prompts, rollout.group_size; sft: data.batch_tokens; habit and pretrain: data.scenes),"
+    " each as --config.NAME=VALUE"
 )
 _NO_MEMORY = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY", "ut of memory")
 # What a path can be wrong about, besides permissions and a full disk.

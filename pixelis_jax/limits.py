@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from pixelis_jax.algorithms.advantages import Scale
 from pixelis_jax.config import flatten
+from pixelis_jax.data.cota import SAMPLE_TYPES
 from pixelis_jax.data.pixelsearch.questions import KINDS
 from pixelis_jax.evaluation import MODES
 from pixelis_jax.models import quantized
@@ -70,6 +71,23 @@ LIMITS: dict[str, tuple[float, float]] = {
     "data.box_noise": SHARE,
     "data.answer_weight": AMOUNT,
     "data.row_tokens": SIZE,
+    "data.batch_tokens": (16, INT32),
+    "data.buckets": (1, 64),
+    "data.num_samples": FROM_ZERO,
+    "data.held_out_share": (0, 0.9),
+    "optimizer.label_smoothing": (0, 0.99),
+    "optimizer.average_share": SHARE,
+    "eval.samples": COUNT,
+    "eval.test_samples": COUNT,
+    "curriculum.advancement_interval": FROM_ZERO,
+    "curriculum.min_performance": SHARE,
+    "curriculum.performance_window": (1, 1000),
+    "curriculum.patience_cycles": (1, 1000),
+    "curriculum.rollback_threshold": (-1, 0),
+    "curriculum.rollback_cooldown": FROM_ZERO,
+    "curriculum.cooldown_cycles": (0, 1000),
+    "curriculum.rollback_factor": (1, 1000),
+    "curriculum.early_stopping_evaluations": FROM_ZERO,
     "data.workers": (0, 1024),
     "reading.charts": SIZE,
     "reading.first_steps": COUNT,
@@ -97,6 +115,7 @@ NAMES: dict[str, Collection[str]] = {
     "rollout.kinds": tuple(KINDS),
     "eval.kinds": tuple(KINDS),
     "eval.modes": tuple(MODES),
+    "data.sample_types": SAMPLE_TYPES,
 }
 # Fields that take one name of a few; others of the kind are checked by the part that reads them.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -209,7 +228,7 @@ def _check_job(job: str, fields: Mapping[str, Any]) -> None:
         raise UserError(
             f"optimizer.micro_batches is {parts}; pretraining takes 1, since rows of a scene share its image"
         )
-    sizes = {"rft": ("rollout.prompts", "rollout.group_size"), "sft": ("data.scenes", "data.questions")}
+    sizes = {"rft": ("rollout.prompts", "rollout.group_size"), "habit": ("data.scenes", "data.questions")}
     if job in sizes:
         a, b = sizes[job]
         if fields[a] * fields[b] % parts:

@@ -14,8 +14,9 @@ from pixelis_jax.types import UserError
 USAGE = """usage: python -m pixelis_jax.main --config=configs/NAME.py[:VARIANT] [--workdir=DIR]
                                   [--config.FIELD=VALUE ...] [--distributed]
 
-jobs: configs/rft.py (GRPO with tools, the main one), sft.py, pretrain.py, eval.py; `:smoke` is a short version
-of each. Fields are listed, each with a comment, in the config file. The same command on the same workdir resumes.
+jobs: configs/rft.py (GRPO with tools, the main one), sft.py, habit.py, pretrain.py, eval.py; `:smoke` is a short
+version of each. Fields are listed, each with a comment, in the config file. The same command on the same workdir
+resumes.
 
   --workdir=DIR      where everything is written (default: runs/<config name>)
   --distributed      this is one of the processes of a SLURM, Open MPI, Kubernetes or TPU pod job

@@ -39,8 +39,11 @@ class Stopped(Exception):
 class Run:
     """A context manager around a job. `stopped` becomes True when it ends early because a signal asked for that."""
 
-    def __init__(self, config: ConfigDict, workdir: Path, *, hashes: Mapping[str, str]) -> None:
+    def __init__(
+        self, config: ConfigDict, workdir: Path, *, hashes: Mapping[str, str], keep_best: bool = False
+    ) -> None:
         self.config = config
+        self.keep_best = keep_best
         self.hashes = hashes
         self.workdir = Workdir(workdir)
         self.path = workdir
@@ -55,7 +58,7 @@ class Run:
         self.workdir.__enter__()
         try:
             self.resumed = self.workdir.begin(self.config, seed=self.config.seed, hashes=self.hashes)
-            self.checkpoints = Checkpoints(self.path, keep=self.config.checkpoint.keep)
+            self.checkpoints = Checkpoints(self.path, keep=self.config.checkpoint.keep, keep_best=self.keep_best)
             self.writer: Any = MetricWriter(self.path) if hosts.first() else _NoWriter()
         except BaseException:
             self.workdir.__exit__()
@@ -197,12 +200,15 @@ class Run:
         self.writer.write_perf(step, perf)
         self.writer.flush()
 
-    def checkpoint(self, step: int, state: PyTree, host: Host) -> None:
-        """Save where the config's interval, the last step or a signal says so; after a signal the loop ends here."""
+    def checkpoint(self, step: int, state: PyTree, host: Host, *, score: float | None = None) -> None:
+        """Save where the config's interval, a score, the last step or a signal says so.
+
+        With `keep_best` the step of the highest score is kept. After a signal the loop ends here.
+        """
         last = step == self.config.total_steps
         asked = self._signal()  # read once: a signal from here on ends the next step
-        if step % self.config.checkpoint.every_steps == 0 or last or asked:
-            self.checkpoints.save(step, state, host)
+        if step % self.config.checkpoint.every_steps == 0 or last or asked or score is not None:
+            self.checkpoints.save(step, state, host, score=score)
             self.workdir.note_wall()
         self.stopped = bool(asked) and not last
         if self.stopped:

@@ -4,11 +4,14 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
+from pixelis_jax import assembly
+from pixelis_jax.data.cota_batches import Cursor
 from pixelis_jax.evaluation import Evaluator, evaluate_modes
 from pixelis_jax.metrics.files import read_jsonl
 from pixelis_jax.metrics.writer import TRAJECTORIES
 from pixelis_jax.online import Online
 from pixelis_jax.runtime import Host, Run
+from pixelis_jax.sft import CurriculumSFT
 from pixelis_jax.train_step import TrainState
 from pixelis_jax.types import UserError
 
@@ -92,6 +95,39 @@ def _example(run: Run) -> str:
     except (UserError, LookupError, TypeError):  # the file may have been changed by hand, and all work is done
         return "--image=FILE --question=..."
     return f"--image={shlex.quote(str(image))} --question={shlex.quote(question)}"
+
+
+def write_sft_summary(run: Run, job: CurriculumSFT, state: TrainState, host: Host) -> None:
+    """Choose the final adapter on the validation questions, measure all on the test questions, write it down."""
+    lots = {"batch": run.config.eval.batch, "progress": counter(run)}
+    candidates = job.candidates(run, state, host)
+    questions = len(job.validation.numbers) * len(candidates) + len(job.test.numbers) * (len(candidates) + 2)
+    with run.progress(questions, "evaluation, questions"):
+        validation = {name: job.validation(lora, **lots) for name, lora in candidates.items()}
+        chosen = max(validation, key=lambda name: validation[name].overall)
+        test = {name: job.test(lora, **lots) for name, lora in {"start": job.start["lora"], **candidates}.items()}
+        test["tools_off"] = job.test(candidates[chosen], tools_on=False, **lots)
+    for name, found in test.items():
+        kinds = ", ".join(f"{k} {share:.2f}" for k, (share, _) in (found.by_category | found.by_task).items())
+        run.say(f"test, {name}: accuracy {found.overall:.3f} ({kinds})")
+    assembly.save_adapter(run.config, job.policy, run.path / "adapter", candidates[chosen])
+    summary = {
+        "chosen": chosen,
+        "validation": {name: found.record() for name, found in validation.items()},
+        "test": {name: found.record() for name, found in test.items()},
+        "transitions": host["curriculum"]["transitions"],
+        "best": host["best"],
+        "left_out": Cursor.from_json(host["data"]).left_out | dict(job.corpus.left_out),
+        "steps": int(state.step),
+        "skipped_updates": int(state.skipped),
+        "seed": run.config.seed,
+        "wall_s": round(run.workdir.wall_s(), 1),
+    }
+    run.write("summary.json", summary)
+    run.workdir.mark_finished(run.config.total_steps)
+    run.say(
+        f"the {chosen} adapter is in {run.path / 'adapter'} (PEFT layout); everything is in {run.path}/ (docs/files.md)"
+    )
 
 
 def counter(run: Run) -> Callable[[int], None]:

@@ -1,6 +1,7 @@
-"""Training jobs. The two loops are the documentation; each line of them is one named call.
+"""Training jobs. The loops are the documentation; each line of them is one named call.
 
-Offline (pretraining, SFT):  batch -> train step -> log -> checkpoint.
+Offline (pretraining, habit):  batch -> train step -> log -> checkpoint.
+SFT:  batch of the current mix -> train step -> held-out accuracy -> curriculum -> log -> checkpoint.
 Online (RFT):  prompts -> rollout with tools -> verify -> train step -> curriculum -> log -> checkpoint.
 """
 
@@ -11,12 +12,13 @@ from ml_collections import ConfigDict
 from pixelis_jax import assembly, limits, offline
 from pixelis_jax.online import Online
 from pixelis_jax.runtime import Run, write_rollouts
-from pixelis_jax.summary import write_offline_summary, write_online_summary
+from pixelis_jax.sft import CurriculumSFT
+from pixelis_jax.summary import write_offline_summary, write_online_summary, write_sft_summary
 from pixelis_jax.types import UserError
 
 
 def train_offline(config: ConfigDict, workdir: Path) -> None:
-    """Supervised training on oracle demonstrations: of all weights (`pretrain`) or of an adapter (`sft`)."""
+    """Supervised training on oracle demonstrations: of all weights (`pretrain`) or of an adapter (`habit`)."""
     job = offline.JOBS[config.job](config)
     with Run(config, workdir, hashes=job.hashes) as run:
         run.say(f"{config.job}: {job.origin}")
@@ -38,6 +40,37 @@ def train_offline(config: ConfigDict, workdir: Path) -> None:
         if not run.stopped:
             policy, lora = job.keep(run, state)
             write_offline_summary(run, assembly.make_evaluator(config, policy), lora)
+
+
+def train_sft(config: ConfigDict, workdir: Path) -> None:
+    """Supervised training of an adapter on CoTA dialogues; held-out accuracy moves the curriculum of difficulties."""
+    job = CurriculumSFT(config)
+    with Run(config, workdir, hashes=job.hashes, keep_best=True) as run:
+        run.say(f"{config.job}: {job.origin}")
+        run.say_all(job.notes())
+        start, state, host = run.restore(job.first_state(), job.first_host())
+        batches = job.stream(run, host)
+        for step in run.steps(job.where(start, host), config.job):
+            drawn = next(batches)
+            run.phase("data")
+            state, metrics, host = job.train_on(state, drawn, host)
+            score, scalars = None, job.scalars_of(metrics, drawn, host, step)
+            run.phase("update")
+            if job.evaluates(step):
+                measured = job.measure(run, state, step)
+                host, turned = job.decide(run, host, measured, step)
+                batches = job.stream(run, host) if turned else batches
+                score, scalars = measured["eval/accuracy"], scalars | measured
+                run.phase("evaluation")
+            if job.logs(step):
+                run.log(step, scalars, policy_tokens=job.policy_tokens(drawn.batch))
+            run.checkpoint(step, state, host, score=score)
+            run.show(job.headline(scalars))
+            if job.is_enough(host):
+                run.say(f"step {step}: accuracy does not rise any more; stopping early")
+                break
+        if not run.stopped:
+            write_sft_summary(run, job, state, host)
 
 
 def train_online(config: ConfigDict, workdir: Path) -> None:
@@ -83,7 +116,7 @@ def evaluate(config: ConfigDict, workdir: Path) -> None:
         write_offline_summary(run, assembly.make_evaluator(config, policy), lora)
 
 
-JOBS = {"pretrain": train_offline, "sft": train_offline, "rft": train_online, "eval": evaluate}
+JOBS = {"pretrain": train_offline, "habit": train_offline, "sft": train_sft, "rft": train_online, "eval": evaluate}
 
 
 def run(config: ConfigDict, workdir: Path | str) -> None:

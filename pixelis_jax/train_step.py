@@ -39,18 +39,38 @@ _DROPOUT = 3  # of the addresses (seed, 0 .. 3, ...) the one of an adapter's dro
 
 @struct.dataclass
 class TrainState:
-    """What training changes: `trainable` is {"params": ...} or {"lora": ...}; `rewards` is None for supervised jobs."""
+    """What training changes: `trainable` is {"params": ...} or {"lora": ...}; `rewards` is None for supervised jobs.
+
+    `average`, where one is kept, is the mean of `trainable` over the last steps (tail averaging).
+    """
 
     step: Array  # i32[] training steps done
     skipped: Array  # i32[] of these, the ones without an update
     trainable: PyTree
     opt_state: optax.OptState
     rewards: RewardState | None = None
+    average: PyTree | None = None
 
 
-def init_state(trainable: PyTree, tx: optax.GradientTransformation, rewards: RewardState | None = None) -> TrainState:
-    """State at step 0."""
-    return TrainState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), trainable, tx.init(trainable), rewards)
+def init_state(
+    trainable: PyTree,
+    tx: optax.GradientTransformation,
+    rewards: RewardState | None = None,
+    *,
+    averaged: bool = False,
+) -> TrainState:
+    """State at step 0, with or without an average."""
+    average = jax.tree.map(jnp.zeros_like, trainable) if averaged else None
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(zero, zero.copy(), trainable, tx.init(trainable), rewards, average)
+
+
+def with_average(state: TrainState, *, after: int) -> TrainState:
+    """The state with its average over the steps behind step `after` brought up to date."""
+    count = state.step - after
+    share = jnp.where(count > 0, 1.0 / jnp.maximum(count, 1), 0.0)
+    average = jax.tree.map(lambda old, new: old + share * (new - old), state.average, state.trainable)
+    return dataclasses.replace(state, average=average)
 
 
 def _advance(
@@ -132,24 +152,36 @@ def trains_vision(trainable: PyTree) -> bool:
     return "params" in trainable or loras.touches_vision(trainable["lora"])
 
 
-def make_sft_step(
-    model: VLM, tx: optax.GradientTransformation, *, micro_batches: int, dropout: float = 0.0, seed: int = 0
-) -> StateStep:
+@dataclasses.dataclass(frozen=True)
+class SFTConfig:
+    """Static settings of the supervised step.
+
+    `dropout` of the adapter's inputs draws from (seed, step, layer, row or image). `average_after`: the step behind
+    which the state's average begins, None without one.
+    """
+
+    micro_batches: int = 1
+    dropout: float = 0.0
+    smoothing: float = 0.0
+    average_after: int | None = None
+    seed: int = 0
+
+
+def make_sft_step(model: VLM, tx: optax.GradientTransformation, config: SFTConfig) -> StateStep:
     """Token-mean cross-entropy step; with `charts`, their reading loss is added.
 
     Where the vision tower is trained, wholly or through an adapter, each image is encoded once a step and features are
-    differentiated once, whatever `micro_batches`. `dropout` of the adapter's inputs draws from (seed, step, layer, row
-    or image).
+    differentiated once, whatever `micro_batches`.
     """
 
     def step(
         state: TrainState, frozen: PyTree, batch: DemonstrationBatch, charts: Charts | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
         def noise(index: Array) -> PyTree:
-            if not dropout:
+            if not config.dropout:
                 return {}
-            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), _DROPOUT), state.step)
-            return {NOISE: loras.noise(state.trainable["lora"], key=key, rate=dropout, index=index)}
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), _DROPOUT), state.step)
+            return {NOISE: loras.noise(state.trainable["lora"], key=key, rate=config.dropout, index=index)}
 
         def features_of(trainable: PyTree) -> Array:
             # In f32, since micro-batches add up their gradients of it.
@@ -161,8 +193,10 @@ def make_sft_step(
         def loss(trainable: PyTree, part: PyTree, features: Any = fixed) -> tuple[tuple[Array, Array], Stats]:
             rows, weights, answer, index = part
             variables = frozen | trainable
-            out = vlm.score(model, variables | noise(index), rows, features)
-            (total, weight), stats = sft.sft_loss(out.logp, rows.policy, weights=weights)
+            out = vlm.score(model, variables | noise(index), rows, features, with_mean=config.smoothing > 0)
+            (total, weight), stats = sft.sft_loss(
+                out.logp, rows.policy, weights=weights, smoothing=config.smoothing, mean_logp=out.mean_logp
+            )
             means = stats.means | _answer_stats(out.logp, rows.policy & answer)
             if charts is not None:
                 reading, accuracy = reading_loss(model, variables, charts)
@@ -173,9 +207,10 @@ def make_sft_step(
         rows = (batch.rows, batch.weights, batch.answer, jnp.arange(batch.answer.shape[0]))
         through = Through(features_of, loss) if trained else loss
         trainable, opt_state, metrics = updates.update(
-            through, state.trainable, state.opt_state, rows, tx=tx, micro_batches=micro_batches
+            through, state.trainable, state.opt_state, rows, tx=tx, micro_batches=config.micro_batches
         )
-        return _advance(state, trainable, opt_state, metrics)
+        state, metrics = _advance(state, trainable, opt_state, metrics)
+        return (state if config.average_after is None else with_average(state, after=config.average_after)), metrics
 
     return StateStep(step, outputs=2)
 

@@ -62,7 +62,7 @@ class Job:
         """Scores, then the metrics and the adapter of one step."""
         placed = parallel.put_batch(mesh, self.batch)
         state = put(mesh, train_step.init_state({"lora": self.adapter}, optax.sgd(0.1)))
-        step = train_step.make_sft_step(self.model, optax.sgd(0.1), micro_batches=1)
+        step = train_step.make_sft_step(self.model, optax.sgd(0.1), train_step.SFTConfig())
         compiled = step.jitted(state).lower(state, frozen, placed).compile()
         arguments = compiled.memory_analysis().argument_size_in_bytes
         share = placed.rows.tokens.size / placed.rows.tokens.addressable_shards[0].data.size
@@ -74,7 +74,7 @@ class Job:
         mesh, tx = mesh_of(shape), optax.adam(1e-3)
         trainable = {"params": self.params}
         state = put(mesh, train_step.init_state(trainable, tx))
-        state, metrics = train_step.make_sft_step(self.model, tx, micro_batches=1)(
+        state, metrics = train_step.make_sft_step(self.model, tx, train_step.SFTConfig())(
             state, {}, parallel.put_batch(mesh, self.batch)
         )
         moments = state.opt_state[0]

@@ -91,7 +91,7 @@ class Setup:
         if key not in self.steps:
             tx = optax.sgd(1e-2, momentum=0.0)
             model = self.policy.model.clone(remat=remat)
-            self.steps[key] = train_step.make_sft_step(model, tx, **{"micro_batches": 1} | options), tx
+            self.steps[key] = train_step.make_sft_step(model, tx, train_step.SFTConfig(**options)), tx
         return self.steps[key]
 
     def run(self, adapter=None, at=0, **options):

@@ -79,8 +79,8 @@ def files(workdir):
 def test_a_supervised_job_of_two_processes_is_that_of_one(jobs, tmp_path):
     """Each draws its own scenes; parameters lie half in the one, half in the other."""
     one, two = tmp_path / "one", tmp_path / "two"
-    jobs.run("configs/sft.py:smoke", one, **SFT)
-    processes = jobs.start_two("configs/sft.py:smoke", two, mesh__fsdp=2, **SFT)
+    jobs.run("configs/habit.py:smoke", one, **SFT)
+    processes = jobs.start_two("configs/habit.py:smoke", two, mesh__fsdp=2, **SFT)
     outputs = outputs_of(processes)
     assert [p.returncode for p in processes] == [0, 0], outputs
     assert_same_end(one, two)
@@ -89,7 +89,7 @@ def test_a_supervised_job_of_two_processes_is_that_of_one(jobs, tmp_path):
     summaries = [json.loads((folder / "summary.json").read_text()) for folder in (one, two)]
     assert summaries[0]["eval"] == summaries[1]["eval"]
     assert json.loads((two / "run.json").read_text())["devices"]["processes"] == 2
-    assert "sft" not in outputs[1]  # the first process speaks for both
+    assert "habit" not in outputs[1]  # the first process speaks for both
 
 
 def test_an_rl_job_of_two_processes_goes_on_as_one(jobs, tmp_path):
@@ -148,7 +148,7 @@ def test_a_process_that_dies_takes_the_other_along(lost):
 
 
 def test_a_command_line_that_can_not_join(monkeypatch, capsys, tmp_path):
-    config = "configs/sft.py:smoke"
+    config = "configs/habit.py:smoke"
     assert "--process_id=x: give a whole number" in refusal(
         monkeypatch, capsys, config, tmp_path, "--coordinator_address=localhost:1", "--process_id=x"
     )

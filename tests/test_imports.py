@@ -17,8 +17,8 @@ LEVELS = (
     ("rewards",),
     ("algorithms",),
     ("curriculum",),
-    ("checkpoints", "config", "workdir", "adapters", "evaluation", "tiny", "reading", "train_step"),
-    ("assembly", "limits", "runtime", "offline", "online", "summary"),
+    ("checkpoints", "config", "workdir", "adapters", "evaluation", "held_out", "tiny", "reading", "train_step"),
+    ("assembly", "limits", "runtime", "offline", "online", "sft", "summary"),
     ("train",),
     ("main", "cota", "export", "plan", "predict", "analyze"),
 )

@@ -7,7 +7,7 @@ from pixelis_jax import config as configs
 from pixelis_jax import limits
 from pixelis_jax.types import UserError
 
-JOBS = ("pretrain", "sft", "rft", "eval")
+JOBS = ("pretrain", "habit", "rft", "eval")
 
 
 def load(job, **fields):
@@ -49,11 +49,11 @@ def test_both_ends_of_an_interval_hold(name):
 @pytest.mark.parametrize(
     ("job", "fields", "words"),
     [
-        ("sft", {"optimizer__learning_rate": "nan"}, "optimizer.learning_rate is nan"),
-        ("sft", {"lora__alpha": "inf"}, "lora.alpha is inf"),
-        ("sft", {"lora__dropout": 1.0}, "lora.dropout is 1.0; it takes a number from 0 to 0.99"),
-        ("sft", {"lora__dropout": "nan"}, "lora.dropout is nan"),
-        ("sft", {"data__kinds": "digit,text"}, "data.kinds: 'digit,text' is unknown; use some of digit"),
+        ("habit", {"optimizer__learning_rate": "nan"}, "optimizer.learning_rate is nan"),
+        ("habit", {"lora__alpha": "inf"}, "lora.alpha is inf"),
+        ("habit", {"lora__dropout": 1.0}, "lora.dropout is 1.0; it takes a number from 0 to 0.99"),
+        ("habit", {"lora__dropout": "nan"}, "lora.dropout is nan"),
+        ("habit", {"data__kinds": "digit,text"}, "data.kinds: 'digit,text' is unknown; use some of digit"),
         ("rft", {"rollout__kinds": "()"}, "rollout.kinds: it is empty"),
         ("rft", {"eval__modes": "('tools_onn',)"}, "eval.modes: 'tools_onn' is unknown; use some of tools_on"),
         ("rft", {"sampling__temperature": 0.0}, "sampling.temperature is 0"),
@@ -62,7 +62,7 @@ def test_both_ends_of_an_interval_hold(name):
         ("rft", {"image__min_pixels": 20_000}, "image.min_pixels 20000 is above image.max_pixels 12544"),
         ("rft", {"optimizer__micro_batches": 3}, "micro_batches 3 does not divide the 64 rows"),
         ("pretrain", {"optimizer__micro_batches": 2}, "pretraining takes 1"),
-        ("sft", {"total_steps": 0}, "total_steps is 0: there is nothing to train"),
+        ("habit", {"total_steps": 0}, "total_steps is 0: there is nothing to train"),
         ("rft", {"sampling__context_tokens": 10**11}, "sampling.context_tokens is 100000000000; it takes"),
         ("rft", {"rollout__prompts": 2**20, "rollout__group_size": 2**4}, "context_tokens is 2550136832, above"),
         ("rft", {"curriculum__windows": "(20, 0)"}, "curriculum.windows is 0; it takes a number from 1"),
@@ -90,7 +90,7 @@ def test_greedy_decoding_is_for_evaluation():
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("seed", "0", "seed is '0'; it takes a value of type int, as in configs/sft.py"),
+        ("seed", "0", "seed is '0'; it takes a value of type int, as in configs/habit.py"),
         ("seed", True, "seed is True"),
         ("total_steps", 3.0, "total_steps is 3.0"),
         ("init_from", None, "init_from is None; it takes a value of type str"),
@@ -100,7 +100,7 @@ def test_greedy_decoding_is_for_evaluation():
 )
 def test_a_config_file_of_ones_own_has_the_fields_of_its_job(name, value, words):
     """Values as a file may have them, which no override would let through."""
-    config = ConfigDict(configs.load("configs/sft.py").to_dict())
+    config = ConfigDict(configs.load("configs/habit.py").to_dict())
     config.unlock()
     with config.ignore_type():
         config[name] = value
@@ -110,7 +110,7 @@ def test_a_config_file_of_ones_own_has_the_fields_of_its_job(name, value, words)
 
 
 def test_a_whole_number_stands_for_a_float():
-    config = ConfigDict(configs.load("configs/sft.py").to_dict())
+    config = ConfigDict(configs.load("configs/habit.py").to_dict())
     with config.ignore_type():
         config.lora.alpha = 16
     limits.check(config)

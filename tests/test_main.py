@@ -23,7 +23,7 @@ def test_help_is_quick_and_names_the_jobs():
     start = time.monotonic()
     done = run("--help")
     assert done.returncode == 0 and time.monotonic() - start < 10
-    assert all(word in done.stdout for word in ("rft.py", "sft.py", "pretrain.py", "eval.py", "--workdir"))
+    assert all(word in done.stdout for word in ("rft.py", "sft.py", "habit.py", "pretrain.py", "eval.py", "--workdir"))
 
 
 def test_a_typo_ends_the_process_with_2_and_the_nearest_name(tmp_path: Path):
@@ -57,7 +57,7 @@ def test_a_typo_ends_the_process_with_2_and_the_nearest_name(tmp_path: Path):
         ("configs/rft.py:smoke", {"algorithm__loss": "clipp"}, ["'clipp'", "did you mean 'clip'?"]),
         ("configs/rft.py:smoke", {"rewards__norm": "batch"}, ["norm 'batch'", "group"]),
         ("configs/rft.py:smoke", {"optimizer__schedule": "linear"}, ["optimizer.schedule 'linear'", "cosine"]),
-        ("configs/sft.py:smoke", {"optimizer__warmup_steps": 4}, ["optimizer.warmup_steps 4", "total_steps 4"]),
+        ("configs/habit.py:smoke", {"optimizer__warmup_steps": 4}, ["optimizer.warmup_steps 4", "total_steps 4"]),
         ("configs/rft.py:smoke", {"mesh__fsdp": 3}, ["fsdp=3", "config.mesh"]),
         ("configs/rft.py:smoke", {"checkpoint__restore_step": 9}, ["no whole step 9", "restore_step"]),
         ("configs/rft.py:smoke", {"checkpoint__keep": 0}, ["checkpoint.keep is 0"]),

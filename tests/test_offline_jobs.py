@@ -40,10 +40,10 @@ def run_twice(jobs, name: str, folder: Path, *, kept: int, **fields) -> tuple[Pa
 
 
 @pytest.fixture(scope="module")
-def sft(jobs, tmp_path_factory):
+def habit(jobs, tmp_path_factory):
     """With dropout, whose noise is nowhere stored, and with an adapter on part of the vision tower."""
     fields = {"lora__dropout": 0.5, "lora__targets": TARGETS, "optimizer__micro_batches": 2}
-    return run_twice(jobs, "sft", tmp_path_factory.mktemp("sft"), kept=2, **fields)
+    return run_twice(jobs, "habit", tmp_path_factory.mktemp("habit"), kept=2, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +67,12 @@ def assert_equal_ends(straight: Path, resumed: Path, *, step: int, result: str) 
     assert len(pairs) > 10 and all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
-def test_sft_of_4_steps_is_2_and_2(sft):
-    assert_equal_ends(*sft[:2], step=4, result="adapter/adapter_model.safetensors")
+def test_a_habit_of_4_steps_is_2_and_2(habit):
+    assert_equal_ends(*habit[:2], step=4, result="adapter/adapter_model.safetensors")
 
 
-def test_sft_leaves_an_adapter_a_summary_and_metrics(sft):
-    workdir = sft[0]
+def test_the_habit_leaves_an_adapter_a_summary_and_metrics(habit):
+    workdir = habit[0]
     trained = adapters.read(workdir, base_name="pixelis-tiny")
     assert trained.lora.rank == 8 and trained.lora.scale == 2.0
     assert any(np.abs(x).max() > 0 for x in jax.tree.leaves(jax.device_get(trained.adapter)))
@@ -103,13 +103,13 @@ def test_pretraining_leaves_a_model_that_loads(pretrain):
     assert policy.processor.decode(policy.processor.encode("Which digit?")) == "Which digit?"
 
 
-def test_an_adapter_of_another_job_is_a_start(jobs, sft, tmp_path):
+def test_an_adapter_of_another_job_is_a_start(jobs, habit, tmp_path):
     """Evaluated without dropout, and with what the adapter does to the vision tower."""
-    fields = {"init_from": sft[0], "eval__modes": "('tools_on',)", "lora__targets": TARGETS}
+    fields = {"init_from": habit[0], "eval__modes": "('tools_on',)", "lora__targets": TARGETS}
     output = jobs.run("configs/eval.py:smoke", tmp_path / "eval", **fields)
-    assert f"evaluating pixelis-tiny with the adapter {sft[0]}" in output
+    assert f"evaluating pixelis-tiny with the adapter {habit[0]}" in output
     result = json.loads((tmp_path / "eval" / "summary.json").read_text())["eval"]["tools_on"]
-    assert result == json.loads((sft[0] / "summary.json").read_text())["eval"]["tools_on"]
+    assert result == json.loads((habit[0] / "summary.json").read_text())["eval"]["tools_on"]
 
 
 def test_reading_a_fixed_batch_of_charts_gets_better(small_policy):

@@ -134,7 +134,7 @@ def test_a_published_shape_needs_no_directory():
 
 def test_other_jobs_are_refused_in_one_line():
     with pytest.raises(UserError, match=r"only configs/rft\.py"):
-        plan._refuse(configs.load("configs/sft.py"), [])
+        plan._refuse(configs.load("configs/habit.py"), [])
     with pytest.raises(UserError, match=r"argument '--mesh=2' is unknown"):
         plan._refuse(configs.load("configs/rft.py"), ["--mesh=2"])
 

@@ -228,7 +228,7 @@ def test_the_sft_step_compiles_once(setup):
     state = train_step.init_state({"lora": setup.adapter}, tx)
     state = jax.device_put(state, parallel.param_shardings(policy.mesh, state))
     layout = [x.sharding for x in jax.tree.leaves(state)]
-    step = train_step.make_sft_step(policy.model, tx, micro_batches=1)
+    step = train_step.make_sft_step(policy.model, tx, train_step.SFTConfig())
     losses = []
     for _ in range(4):
         state, metrics = step(state, setup.frozen, batch)

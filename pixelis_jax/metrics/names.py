@@ -1,8 +1,8 @@
 """All metric names, with unit and meaning: the one table that the writer's users, the docs and the dashboard read.
 
 `{op}` in a name stands for each operation of `OPS` in lower case, `{component}` for each reward component, `{turn}`
-for an assistant turn, `{task}` for a task type, `{window}` for a number of training steps, `{source}` for a smoothed
-metric.
+for an assistant turn, `{task}` for a task type, `{group}` for that or a category of difficulty, `{part}` for what a
+curriculum weighs, `{stage}` for its stage, `{window}` for a number of training steps, `{source}` for a smoothed metric.
 Rows with `bitwise` False depend on the machine's speed and go to `perf.jsonl`; all others are bitwise the same after a
 kill and a resume, and go to `metrics.jsonl`.
 """
@@ -32,6 +32,11 @@ TABLE: tuple[Metric, ...] = (
     Metric("update/skipped", "count", "updates left out so far: nothing to train or a gradient that is not finite"),
     Metric("sft/nll", "nat", "mean negative log-prob of the trained tokens"),
     Metric("sft/answer_prob", "share", "mean probability of the tokens between the answer tags"),
+    Metric("data/rows", "count", "dialogues of the step, of this process"),
+    Metric("data/row_tokens", "token", "length that the step's rows are padded to"),
+    Metric("data/tokens", "token", "tokens of the step without padding"),
+    Metric("data/policy_tokens", "token", "tokens of the step that are trained on"),
+    Metric("data/padding_share", "share", "padding among the tokens of the step"),
     Metric("pretrain/reading_loss", "nat", "auxiliary loss: the character in each vision token of a chart"),
     Metric("pretrain/reading_accuracy", "share", "vision tokens with a character that were read right"),
     Metric("correction/weight", "1", "mean sampler-to-trainer importance weight"),
@@ -75,9 +80,15 @@ TABLE: tuple[Metric, ...] = (
     Metric("{source}_ma{window}", "1", "mean over the last training steps that had a value"),
     Metric("{source}_slope{window}", "1/step", "least-squares slope over the same steps"),
     Metric("combined_score_ma{window}", "share", "success_rate_ma * (1 + coherence_ma) / 2"),
+    # held-out evaluation while training
+    Metric("eval/accuracy", "share", "held-out CoTA questions with a right answer, greedy"),
+    Metric("eval/accuracy/{group}", "share", "the same within one category of difficulty, or one task type"),
+    Metric("eval/accuracy_on/{stage}", "share", "the same on a curriculum stage's mix of categories"),
+    Metric("eval/rapr", "share", "held-out dialogues with at least one visual operation"),
+    Metric("eval/valid_calls", "share", "turns without an answer that were a call and ran without error"),
     # curriculum
     Metric("curriculum/stage", "index", "current stage, from 0"),
-    Metric("curriculum/weight/{component}", "1", "weight of the component in the current stage"),
+    Metric("curriculum/weight/{part}", "1", "weight of a reward component, or share of a category, in this stage"),
     Metric("curriculum/transitions", "count", "stage changes so far, rollbacks included"),
     # left out
     Metric("skipped/{reason}", "count", "what was left out of the step for one reason; nothing is dropped uncounted"),

@@ -12,10 +12,14 @@ CHUNK_TOKENS = 2048  # rows of the [chunk, V] block that is held at a time
 
 @struct.dataclass
 class HeadOutput:
-    """Log-prob of the target and entropy of the distribution, both f32 in the shape of the targets."""
+    """Log-prob of the target and entropy of the distribution, both f32 in the shape of the targets.
+
+    `mean_logp`, where it was asked for: the mean log-prob over all ids that may be sampled, for label smoothing.
+    """
 
     logp: Array
     entropy: Array
+    mean_logp: Array | None = None
 
 
 def log_softmax(logits: Array, *, forbidden: tuple[int, ...], temperature: float) -> Array:
@@ -31,14 +35,17 @@ def _allowed(logits: Array, forbidden: tuple[int, ...]) -> Array:
     return logits
 
 
-def score_logits(logits: Array, targets: Array, *, forbidden: tuple[int, ...], temperature: float) -> HeadOutput:
+def score_logits(
+    logits: Array, targets: Array, *, forbidden: tuple[int, ...], temperature: float, with_mean: bool = False
+) -> HeadOutput:
     """Log-prob of i32[...] `targets` and entropy under f32[..., V] `logits`. A forbidden target gets log-prob 0."""
     logp = log_softmax(logits, forbidden=forbidden, temperature=temperature)
     chosen = jnp.take_along_axis(logp, targets[..., None], axis=-1)[..., 0]
     # -inf times its probability 0 is nan; such ids add nothing to the entropy.
     finite = jnp.where(jnp.isfinite(logp), logp, 0.0)
     entropy = -jnp.sum(jnp.exp(logp) * finite, axis=-1)
-    return HeadOutput(logp=jnp.where(jnp.isfinite(chosen), chosen, 0.0), entropy=entropy)
+    mean = jnp.sum(finite, axis=-1) / (logp.shape[-1] - len(set(forbidden))) if with_mean else None
+    return HeadOutput(logp=jnp.where(jnp.isfinite(chosen), chosen, 0.0), entropy=entropy, mean_logp=mean)
 
 
 def score_tokens(
@@ -49,6 +56,7 @@ def score_tokens(
     *,
     forbidden: tuple[int, ...],
     temperature: float,
+    with_mean: bool = False,
 ) -> HeadOutput:
     """`score_logits` over hidden states f[B, T, D] where bool[B, T] `wanted` holds, 0 elsewhere.
 
@@ -71,10 +79,13 @@ def score_tokens(
         first, states, ids = part
 
         def block() -> HeadOutput:
-            return score_logits(to_logits(states), ids, forbidden=forbidden, temperature=temperature)
+            return score_logits(
+                to_logits(states), ids, forbidden=forbidden, temperature=temperature, with_mean=with_mean
+            )
 
         def nothing() -> HeadOutput:
-            return HeadOutput(jnp.zeros(ids.shape), jnp.zeros(ids.shape))
+            zero = jnp.zeros(ids.shape)
+            return HeadOutput(zero, zero, zero if with_mean else None)
 
         return jax.lax.cond(first < most, block, nothing)
 

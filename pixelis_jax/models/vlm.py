@@ -82,7 +82,9 @@ class VLM(nn.Module):
         """f32[B, T, V]: what the reference implementation returns; for tests and small models."""
         return self.logits(self.hidden(rows, features, row_slots(rows.valid))[0])
 
-    def score(self, rows: TokenBatch, features: Array, *, temperature: float = 1.0) -> HeadOutput:
+    def score(
+        self, rows: TokenBatch, features: Array, *, temperature: float = 1.0, with_mean: bool = False
+    ) -> HeadOutput:
         """Log-prob and entropy f32[B, T] of each `policy` token given those before, 0 elsewhere and at the first.
 
         Never holds [B, T, V]. Rows must be padded at their right end, as `pad_rows` does.
@@ -97,6 +99,7 @@ class VLM(nn.Module):
             rows.policy[:, 1:],
             forbidden=self.placeholders(),
             temperature=temperature,
+            with_mean=with_mean,
         )
         return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (1, 0))), out)
 
@@ -142,6 +145,15 @@ def encode_images(model: VLM, variables: PyTree, images: ImageBatch) -> Array:
     return cast(Array, model.apply(variables, images, method="encode_images"))
 
 
-def score(model: VLM, variables: PyTree, rows: TokenBatch, features: Array, *, temperature: float = 1.0) -> HeadOutput:
+def score(
+    model: VLM,
+    variables: PyTree,
+    rows: TokenBatch,
+    features: Array,
+    *,
+    temperature: float = 1.0,
+    with_mean: bool = False,
+) -> HeadOutput:
     """Log-prob and entropy f32[B, T] of each `policy` token under `variables`, 0 elsewhere."""
-    return cast(HeadOutput, model.apply(variables, rows, features, temperature=temperature, method="score"))
+    out = model.apply(variables, rows, features, temperature=temperature, with_mean=with_mean, method="score")
+    return cast(HeadOutput, out)

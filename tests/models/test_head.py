@@ -88,3 +88,21 @@ def test_columns_without_wanted_tokens_cost_no_logits(monkeypatch):
     jax.block_until_ready(score_tokens(to_logits, hidden, targets, wanted, forbidden=(), temperature=1.0))
     jax.effects_barrier()
     assert called == [(6, 1, 16)] * 2
+
+
+def test_the_mean_log_prob_is_over_what_may_be_sampled():
+    """Logits (ln 1, ln 2, ln 1) of which the last is forbidden: probabilities 1/3 and 2/3, mean log (ln 1/3 + ln 2/3) / 2."""
+    logits = jnp.log(jnp.array([[1.0, 2.0, 1.0]]))
+    out = head.score_logits(logits, jnp.array([1]), forbidden=(2, 2), temperature=1.0, with_mean=True)
+    np.testing.assert_allclose(out.mean_logp, [(np.log(1 / 3) + np.log(2 / 3)) / 2], rtol=1e-6)
+    assert head.score_logits(logits, jnp.array([1]), forbidden=(2,), temperature=1.0).mean_logp is None
+
+
+def test_the_mean_log_prob_in_chunks_is_that_in_one_piece():
+    rng = np.random.default_rng(1)
+    hidden, matrix = (jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((2, 9, 4), (4, 7)))
+    targets, wanted = jnp.asarray(rng.integers(0, 7, (2, 9))), jnp.asarray(rng.integers(0, 2, (2, 9)), bool)
+    options = {"forbidden": (0,), "temperature": 1.0, "with_mean": True}
+    out = head.score_tokens(lambda h: h @ matrix, hidden, targets, wanted, **options)
+    whole = head.score_logits(hidden @ matrix, targets, **options)
+    np.testing.assert_allclose(out.mean_logp, jnp.where(wanted, whole.mean_logp, 0), rtol=1e-5, atol=1e-6)

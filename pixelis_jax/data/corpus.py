@@ -1,0 +1,177 @@
+"""CoTA samples on disk by number, without holding them in memory: what training and held-out evaluation read.
+
+A corpus is a folder that `cota score` wrote (simple.jsonl, medium.jsonl, hard.jsonl), or one with other CoTA files,
+whose samples then have one category, "all". Every line is read and checked once, at the start; what can't be used is
+counted by reason, or refused. Afterwards a sample is its place in a file.
+"""
+
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pixelis_jax.data import cota
+from pixelis_jax.data.cota import Sample
+from pixelis_jax.data.images import open_rgb
+from pixelis_jax.data.splits import CATEGORIES, METADATA, image_root, resolve
+from pixelis_jax.types import Task, UserError
+
+ALL = "all"
+TRAINED: tuple[str, ...] = ("positive", "self_correction")
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Which samples of a folder are taken.
+
+    `held_out_share` of the pictures (by the hash of their path, so that all questions about one stay together) are kept
+    apart: `held_out` takes these, else the others. With `strict` the first bad line is an error.
+    """
+
+    sample_types: tuple[str, ...] = TRAINED
+    held_out_share: float = 0.0
+    held_out: bool = False
+    strict: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Samples 0 .. N - 1; picklable, since worker processes read from it. `left_out` counts samples by reason."""
+
+    root: Path  # that image paths start at
+    files: tuple[Path, ...]
+    places: np.ndarray  # i64[N, 3]: file, first byte, bytes
+    categories: tuple[str, ...]  # names; those without a sample too
+    category: np.ndarray  # u8[N]
+    weights: np.ndarray  # f32[N] sampling weights
+    task_types: tuple[str, ...]  # of each sample
+    left_out: Counter[str]
+    sha256: str  # of all lines that are used
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def numbers(self, category: str) -> np.ndarray:
+        """i64[n]: the samples of a category, in the order of the files."""
+        return np.flatnonzero(self.category == self.categories.index(category))
+
+    def sample(self, number: int) -> Sample:
+        """Sample `number`, without its pictures."""
+        file, start, size = (int(x) for x in self.places[number])
+        with self.files[file].open("rb") as handle:
+            handle.seek(start)
+            line = handle.read(size)
+        return cota.from_line(line, f"{self.files[file]}, byte {start}")
+
+    def images(self, sample: Sample) -> tuple[np.ndarray, ...]:
+        """Its pictures u8[height, width, 3]. Raises UserError where one is missing, damaged, or outside the folder."""
+        return tuple(open_rgb(resolve(self.root, path)) for path in sample.image_paths)
+
+    def task(self, number: int) -> Task:
+        """Its question as a task with pictures; the sample's number is the task's address."""
+        sample = self.sample(number)
+        return Task(
+            task_id=sample.sample_id,
+            index=number,
+            task_type=sample.task_type,
+            question=sample.question,
+            images=self.images(sample),
+            answer=sample.ground_truth,
+            answer_type=sample.answer_type,
+            needs_look=bool(sample.metadata.get("needs_look", False)),
+            is_video=sample.is_video,
+            choices=sample.choices,
+            tolerance=sample.tolerance,
+            metadata={"kind": self.categories[int(self.category[number])]},
+        )
+
+
+def open_corpus(path: Path, selection: Selection, *, progress: Callable[[int], None] = lambda count: None) -> Corpus:
+    """Reads a folder, or one file. Raises UserError where nothing in it can be used; `progress` hears of each line."""
+    names, files = _files(path)
+    places, category, weights, task_types = [], [], [], []
+    left_out, digest = Counter[str](), hashlib.sha256()
+    seen: set[str] = set()
+    for number, (name, file) in enumerate(zip(names, files, strict=True)):
+        for start, line, sample in _lines(file):
+            progress(1)
+            reason = _reason(sample, selection, seen)
+            if reason:
+                left_out[reason] += 1
+                continue
+            assert isinstance(sample, Sample)
+            seen.add(sample.sample_id)
+            digest.update(line)
+            places.append((number, start, len(line)))
+            category.append(CATEGORIES.index(name) if name in CATEGORIES else 0)
+            weights.append(sample.sampling_weight)
+            task_types.append(sample.task_type)
+    if not places:
+        told = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common()) or "no line"
+        raise UserError(f"{path}: no sample in it can be used ({told})")
+    return Corpus(
+        root=image_root(path),
+        files=tuple(files),
+        places=np.array(places, np.int64),
+        categories=CATEGORIES if names[0] in CATEGORIES else (ALL,),
+        category=np.array(category, np.uint8),
+        weights=np.array(weights, np.float32),
+        task_types=tuple(task_types),
+        left_out=left_out,
+        sha256=digest.hexdigest(),
+    )
+
+
+def _files(path: Path) -> tuple[list[str], list[Path]]:
+    """(category, file) of what is read in a folder."""
+    if path.is_file():
+        return [ALL], [path]
+    if not path.is_dir():
+        raise UserError(f"{path}: there is no such file or folder; `python -m pixelis_jax.cota generate` makes data")
+    scored = [path / f"{name}.jsonl" for name in CATEGORIES]
+    if any(file.exists() for file in scored):
+        missing = [file.name for file in (*scored, path / METADATA) if not file.exists()]
+        if missing:
+            raise UserError(f"{path}: {missing[0]} is missing; run `python -m pixelis_jax.cota score` again")
+        return list(CATEGORIES), scored
+    found = sorted(path.glob("*.jsonl"))
+    if not found:
+        raise UserError(f"{path}: holds no .jsonl file; `python -m pixelis_jax.cota import` reads other formats")
+    return [ALL] * len(found), found
+
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes, Sample | UserError]]:
+    """(first byte, line, sample or what is wrong with it) of each line that is not blank."""
+    start = 0
+    with file.open("rb") as handle:
+        for number, line in enumerate(handle, 1):
+            if line.strip():
+                try:
+                    yield start, line, cota.from_line(line, f"{file}:{number}")
+                except UserError as error:
+                    yield start, line, error
+            start += len(line)
+
+
+def _reason(sample: Sample | UserError, selection: Selection, seen: set[str]) -> str:
+    """Why a line is left out; "" where it is taken. Raises the UserError of a bad one with `strict`."""
+    if isinstance(sample, UserError):
+        if selection.strict:
+            raise sample
+        return "bad line"
+    if sample.sample_id in seen:
+        return "sample_id twice"
+    if sample.sample_type not in selection.sample_types:
+        return f"sample_type {sample.sample_type}"
+    if selection.held_out_share and is_held_out(sample.image_paths, selection.held_out_share) != selection.held_out:
+        return "held out" if not selection.held_out else "not held out"
+    return "" if sample.sampling_weight > 0 else "sampling_weight 0"
+
+
+def is_held_out(image_paths: Sequence[str], share: float) -> bool:
+    """Whether the samples about these pictures are kept for evaluation: by the hash of the first path."""
+    digest = hashlib.blake2b(image_paths[0].encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") < share * 2**64
