@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pixelis_jax.cota.scoring import SHOWN, Kind, Scored, Split
 from pixelis_jax.data import charts, splits, statistics
+from pixelis_jax.data.scoring.passes import SHOWN, Kind, Scored, Split
 from pixelis_jax.data.splits import CATEGORIES
 
 CATEGORY_PLOT = "plot_categories.png"

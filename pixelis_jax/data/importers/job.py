@@ -1,0 +1,244 @@
+"""One import: reads, converts, checks, and writes a folder that is whole or has no `cota.jsonl`.
+
+OUT/cota.jsonl      the samples, in the order of the input
+OUT/images/         their pictures, named by the hash of their bytes
+OUT/import.json     what was asked for, counts, reasons of refusals, SHA-256 of the files that were read
+OUT/refused.txt     one line for each record that was refused
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from pixelis_jax import __version__
+from pixelis_jax.data import cota
+from pixelis_jax.data.importers import FORMATS
+from pixelis_jax.data.importers.base import Context, Options, Place, Record, Refusal, kind_of, quoted
+from pixelis_jax.data.importers.pictures import Picture, Pictures
+from pixelis_jax.data.importers.sources import SAMPLES, Source, check_packages, discover, read
+from pixelis_jax.metrics.files import atomic_write, explain_full_disk
+from pixelis_jax.types import UserError
+
+MANIFEST, REFUSED = "import.json", "refused.txt"
+VERSION = "1"  # of the conversions; it is part of what sample ids are hashes of
+FIRST = 20  # refusals that the report shows
+
+
+@dataclasses.dataclass
+class Counts:
+    """What an import has met so far."""
+
+    records: int = 0
+    samples: int = 0
+    formats: Counter[str] = dataclasses.field(default_factory=Counter)
+    kinds: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
+    notes: Counter[str] = dataclasses.field(default_factory=Counter)
+    refused: Counter[str] = dataclasses.field(default_factory=Counter)
+    first: list[str] = dataclasses.field(default_factory=list)
+
+
+class Import:
+    """The import of `source` into the folder `out`; `run` does it all."""
+
+    def __init__(self, source: Path, out: Path, options: Options) -> None:
+        self.source, self.out, self.options = source, out, options
+        self.counts = Counts()
+        self._name = source.resolve().name
+        self._ids: dict[str, str] = {}
+        self._refusals: IO[str] | None = None
+
+    def run(self) -> Counts:
+        """Reads everything. Raises UserError where nothing can be imported, or for the first refusal if strict.
+
+        After an error what it has written is gone; after a kill there is no `cota.jsonl`, and the same call works.
+        """
+        self.sources, self.aside = discover(self.source, self.options)
+        check_packages(self.sources)
+        fresh, ours = not self.out.exists(), (self.out / MANIFEST).exists()
+        self._claim()
+        root = self.source if self.source.is_dir() else self.source.parent
+        keep = {"check": self.options.check_images, "keep_paths": self.options.keep_paths}
+        self.pictures = Pictures(self.out, root, image_root=self.options.image_root, **keep)
+        self.pictures.close()  # what a killed import has left
+        try:
+            self._write()
+        except BaseException:
+            self.pictures.undo()
+            for name in (SAMPLES + ".part", SAMPLES, REFUSED + ".part", REFUSED, *(() if ours else (MANIFEST,))):
+                (self.out / name).unlink(missing_ok=True)
+            self.pictures.close()
+            if fresh:
+                with contextlib.suppress(OSError):
+                    self.out.rmdir()
+            raise
+        finally:
+            self.pictures.close()
+        return self.counts
+
+    def asked(self) -> Record:
+        """What has to be the same for a finished import to be done again."""
+        options = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(self.options).items()}
+        return {"input": str(self.source), **options}
+
+    def _claim(self) -> None:
+        """Makes the folder ours. Raises UserError where it holds anything else."""
+        out, given = self.out.resolve(), self.source.resolve()
+        if out == given or (given.is_dir() and out.is_relative_to(given)):
+            raise UserError(f"--out={self.out} lies inside --input={self.source}; name a folder outside it")
+        if self.out.exists() and not self.out.is_dir():
+            raise UserError(f"--out={self.out} is a file; name a folder")
+        self.out.mkdir(parents=True, exist_ok=True)
+        manifest = self.out / MANIFEST
+        if not manifest.exists():
+            found = sorted(p.name for p in self.out.iterdir() if not p.name.startswith("."))
+            if found:
+                raise UserError(f"{self.out} has no {MANIFEST} but holds {found[0]}; name an empty or new --out")
+        else:
+            try:
+                old = json.loads(manifest.read_bytes())
+                finished, asked = old["finished"], old["asked"]
+            except (ValueError, LookupError, TypeError):
+                raise UserError(f"{manifest} is damaged; remove the folder, or name another --out") from None
+            if finished and asked != self.asked():
+                raise UserError(
+                    f"{self.out} holds another import ({_difference(asked, self.asked())}); name another --out"
+                )
+            (self.out / SAMPLES).unlink(missing_ok=True)
+        self._save({"asked": self.asked(), "finished": False})
+
+    def _save(self, content: Record) -> None:
+        atomic_write(self.out / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+    def _write(self) -> None:
+        hashes = [self._hash(source) for source in self.sources]
+        part = self.out / (REFUSED + ".part")
+        with explain_full_disk(self.out / SAMPLES), part.open("w", encoding="utf-8") as self._refusals:
+            cota.write_jsonl(self.out / SAMPLES, self._samples())
+        if self.counts.refused:
+            part.replace(self.out / REFUSED)
+        else:
+            part.unlink()
+            (self.out / REFUSED).unlink(missing_ok=True)
+        self._save({"asked": self.asked(), "finished": True, **self._summary(), "sources": hashes})
+
+    def _hash(self, source: Source) -> Record:
+        with source.path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"file": self._short(source.path), "bytes": source.path.stat().st_size, "sha256": digest}
+
+    def _short(self, path: Path) -> str:
+        root = self.source if self.source.is_dir() else self.source.parent
+        return str(path.relative_to(root))
+
+    def _summary(self) -> Record:
+        c = self.counts
+        return {
+            "version": __version__,
+            **{"records": c.records, "samples": c.samples, "images": len(self.pictures.kept)},
+            **{"formats": dict(sorted(c.formats.items())), "notes": dict(sorted((+c.notes).items()))},
+            **{name: dict(sorted(counter.items())) for name, counter in sorted(c.kinds.items())},
+            "refused": {"total": c.refused.total(), "reasons": dict(c.refused.most_common())},
+            "left_aside": [self._short(path) for path in self.aside],
+        }
+
+    def _samples(self) -> Iterator[cota.Sample]:
+        """The samples in order; refusals are counted on the way."""
+        for source in self.sources:
+            before = self.counts.records
+            for where, value in read(source):
+                self.counts.records += 1
+                try:
+                    if isinstance(value, UserError):
+                        raise value
+                    yield self._sample(value, Place(where, source.path, source.split))
+                except UserError as error:
+                    self._refuse(error, where)
+            self.counts.notes["files without a record"] += self.counts.records == before
+        if not self.counts.samples:
+            if not self.counts.records:
+                raise UserError(f"{self.source}: there are no records in it; name a file or folder that has some")
+            told = f"all {self.counts.records} records are refused, the first one: {self.counts.first[0]}"
+            raise UserError(f"{self.source}: no sample could be imported; {told}")
+
+    def _refuse(self, error: UserError, where: str) -> None:
+        if self.options.strict:
+            raise error
+        assert self._refusals is not None
+        self.counts.refused[kind_of(error, where)] += 1
+        line = " ".join(str(error).split())
+        self._refusals.write(line + "\n")
+        if len(self.counts.first) < FIRST:
+            self.counts.first.append(line)
+
+    def _sample(self, record: Any, place: Place) -> cota.Sample:
+        """The sample of a record, its pictures kept. Raises UserError."""
+        if not isinstance(record, dict):
+            raise Refusal(place.where, "record", "must be a JSON object")
+        if all(value is None for value in record.values()):
+            raise Refusal(place.where, "record", "has no values")
+        name = self._format(record, place)
+        used: list[Picture] = []
+        notes: Counter[str] = Counter()
+
+        def look(value: Any, place: Place, field: str) -> Picture:
+            used.append(self.pictures.look(value, place, field))
+            return used[-1]
+
+        try:
+            context = Context(self.options, look, notes)
+            made = FORMATS[name].convert(record, place, context)
+            sample = cota.from_record(self._with_provenance(made, name), place.where)
+            if sample.sample_id in self._ids:
+                first = self._ids[sample.sample_id]
+                raise Refusal(
+                    place.where, "sample_id", "is there twice; the first one is kept", f"{sample.sample_id}, {first}"
+                )
+            for picture in used:
+                self.pictures.keep(picture)
+        except RecursionError:
+            raise Refusal(place.where, "record", "is nested too deeply") from None
+        finally:
+            for picture in used:
+                self.pictures.release(picture)
+        self._ids[sample.sample_id] = place.where
+        self._count(sample, name, notes)
+        return sample
+
+    def _format(self, record: Record, place: Place) -> str:
+        if self.options.format != "auto":
+            return self.options.format
+        for name, form in FORMATS.items():
+            if form.fits(record):
+                return name
+        raise Refusal(place.where, "record", "has the fields of no format that is known", quoted(", ".join(record)))
+
+    def _with_provenance(self, made: Record, name: str) -> Record:
+        """Fills in where the sample comes from, unless that is told already."""
+        provenance = made.get("provenance")
+        if isinstance(provenance, dict):
+            ours = {"source_dataset": self._name, "synthesis_version": VERSION, "synthesis_method": f"import:{name}"}
+            told = provenance.get("synthesis_method")
+            made = {
+                **made,
+                "provenance": provenance if told else {**ours, **{k: v for k, v in provenance.items() if v}},
+            }
+        return made
+
+    def _count(self, sample: cota.Sample, name: str, notes: Counter[str]) -> None:
+        c = self.counts
+        c.samples += 1
+        c.formats[name] += 1
+        c.notes += notes
+        for field in ("task_type", "sample_type", "answer_type"):
+            c.kinds.setdefault(f"{field}s", Counter())[str(getattr(sample, field))] += 1
+        c.kinds.setdefault("steps", Counter())[str(len(sample.trajectory))] += 1
+
+
+def _difference(before: Any, now: Record) -> str:
+    old = before if isinstance(before, dict) else {}
+    return "; ".join(f"{name}: {old.get(name)!r}, now {now[name]!r}" for name in now if old.get(name) != now[name])
