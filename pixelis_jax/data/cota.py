@@ -18,7 +18,7 @@ import numpy as np
 
 from pixelis_jax.data import json_lines
 from pixelis_jax.tools import TOOLS
-from pixelis_jax.tools.base import BBOX, POINT, TARGET_IMAGE, Schema, check_arguments, check_value
+from pixelis_jax.tools.base import BBOX, COORDINATES, POINT, TARGET_IMAGE, Schema, check_arguments, check_value
 from pixelis_jax.types import OPS, Observation, UserError
 
 TASK_TYPES: tuple[str, ...] = (
@@ -271,16 +271,15 @@ def from_record(record: Any, where: str) -> Sample:
 def validate(sample: Sample, where: str) -> None:
     """Raises UserError unless actions are known and their parameters have the right types and lie inside the image.
 
-    The size of the image as seen is `metadata["seen_size"]` (height, width); without it, places are not checked. A step
-    with `loss` False may point outside: that can be what is wrong with it.
+    The size of the image as seen is `metadata["seen_size"]` (height, width), or `seen_sizes`, one an image; without it,
+    places are not checked. With `metadata["coordinates"]` "norm1000" they are thousandths. A step with `loss` False may
+    point outside: that can be what is wrong with it.
     """
     if len(sample.trajectory) > MAX_STEPS:
         raise UserError(f"{where}: trajectory: {len(sample.trajectory)} steps; at most {MAX_STEPS} are read")
     if sample.answer_type == "choice" and not sample.choices:
         raise UserError(f"{where}: choices: missing, and answer_type is choice")
-    seen_size = sample.metadata.get("seen_size")
-    if seen_size is not None and check_value(seen_size, POINT):
-        raise UserError(f"{where}: metadata: seen_size must be [height, width] in pixels")
+    seen_size = _seen_size(sample, where)
     for number, step in enumerate(sample.trajectory, 1):
         place = f"{where}: trajectory step {number}"
         if step.action == "THINK":
@@ -304,7 +303,28 @@ def _parameter_error(step: Step) -> str | None:
     return None
 
 
-def _outside(step: Step, seen_size: Any) -> str | None:
+def _seen_size(sample: Sample, where: str) -> tuple[float, float] | None:
+    """(height, width) that places on the first image are relative to, if it is known. Raises UserError."""
+    metadata = sample.metadata
+    frame = metadata.get("coordinates", "pixels")
+    if frame not in COORDINATES:
+        raise UserError(
+            f"{where}: metadata: coordinates {frame!r:.40} is no known frame; use {' or '.join(COORDINATES)}"
+        )
+    sizes = metadata.get(
+        "seen_sizes", [metadata["seen_size"]] * len(sample.image_paths) if "seen_size" in metadata else []
+    )
+    good = isinstance(sizes, list) and all(check_value(size, POINT) is None and min(size) >= 1 for size in sizes)
+    if not good or ("seen_sizes" in metadata and len(sizes) != len(sample.image_paths)):
+        raise UserError(
+            f"{where}: metadata: seen_size must be [height, width] in pixels, seen_sizes one of these an image"
+        )
+    if not sizes:
+        return None
+    return (1000, 1000) if frame == "norm1000" else (sizes[0][0], sizes[0][1])
+
+
+def _outside(step: Step, seen_size: tuple[float, float] | None) -> str | None:
     """What of a step's place lies outside the first image as seen; None where nothing does or the size is not known."""
     if seen_size is None or step.parameters.get("target_image", 1) != 1:
         return None

@@ -61,19 +61,19 @@ def messages(
 def converted(step: Step, sample: Sample, session: Session) -> dict[str, Any]:
     """The parameters of a step, with places given in the coordinates of the session.
 
-    Those of the sample are pixels of `metadata["seen_size"]` (height, width), or thousandths where
-    `metadata["coordinates"]` says so. Raises UnusableError for a place on a tool's image that was seen at another size.
+    Those of the sample are pixels of `metadata["seen_size"]` (height, width), or of `seen_sizes`, one an image, or
+    thousandths where `metadata["coordinates"]` says so. Raises UnusableError for a place on a tool's image where the
+    sample's own images were seen at another size.
     """
-    parameters, size = dict(step.parameters), sample.metadata.get("seen_size")
-    frame = sample.metadata.get("coordinates", "pixels")
-    high, wide = session.shown_size(session.frames[0])
-    before = (1000, 1000) if frame == "norm1000" else (high, wide) if size is None else tuple(size)
+    parameters, sizes = dict(step.parameters), _sizes(sample, session)
     places = [name for name in ("bbox_2d", "point") if name in parameters]
-    if before == (high, wide) or not places:
+    target = parameters.get("target_image", 1)
+    if not places or all(size == session.shown_size(session.frames[i]) for i, size in enumerate(sizes)):
         return parameters
-    if parameters.get("target_image", 1) > len(sample.image_paths):
+    if not 1 <= target <= len(sizes):
         raise UnusableError("names a place on a tool's image that was seen at another size")
-    scale = (wide / before[1], high / before[0])
+    high, wide = session.shown_size(session.frames[target - 1])
+    scale = (wide / sizes[target - 1][1], high / sizes[target - 1][0])
     for name in places:
         old = parameters[name]
         new = [int(value * scale[i % 2] + 0.5) for i, value in enumerate(old)]
@@ -82,6 +82,19 @@ def converted(step: Step, sample: Sample, session: Session) -> dict[str, Any]:
                 new[low + 2] += 1
         parameters[name] = new
     return parameters
+
+
+def _sizes(sample: Sample, session: Session) -> list[tuple[int, int]]:
+    """(height, width) that the sample's coordinates are relative to, of each of its images."""
+    count, metadata = len(sample.image_paths), sample.metadata
+    if metadata.get("coordinates", "pixels") == "norm1000":
+        return [(1000, 1000)] * count
+    if "seen_sizes" in metadata:
+        return [(int(high), int(wide)) for high, wide in metadata["seen_sizes"]]
+    if "seen_size" in metadata:
+        high, wide = metadata["seen_size"]
+        return [(int(high), int(wide))] * count
+    return [session.shown_size(frame) for frame in session.frames[:count]]
 
 
 def view_of(processor: Processor) -> View:

@@ -228,3 +228,24 @@ def test_large_numbers_and_whole_surrogate_pairs_are_read(tmp_path):
 def test_a_missing_file_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match=r"nothing\.jsonl"):
         cota.read_jsonl(tmp_path / "nothing.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        ({"seen_size": [0, 100]}, "seen_size must be"),
+        ({"seen_size": "112"}, "seen_size must be"),
+        ({"seen_sizes": [[100, 100], [100, 100]]}, "seen_sizes one of these an image"),
+        ({"seen_sizes": 7}, "seen_sizes one of these an image"),
+        ({"seen_sizes": [[100, None]]}, "seen_sizes one of these an image"),
+        ({"coordinates": "relative"}, "coordinates 'relative' is no known frame; use pixels or norm1000"),
+        ({"seen_size": [112, 112]}, r"bbox_2d \[0, 0, 900, 900\] lies outside the image of 112x112"),
+    ],
+)
+def test_what_coordinates_are_relative_to_is_checked(metadata, told):
+    steps = [{"action": "ZOOM_IN", "parameters": {"bbox_2d": [0, 0, 900, 900]}}]
+    with pytest.raises(UserError, match=told):
+        cota.from_record(record(trajectory=steps, metadata=metadata), "here")
+    thousandths = {"seen_size": [112, 112], "coordinates": "norm1000"}
+    made = cota.from_record(record(trajectory=steps, metadata=thousandths), "here")
+    assert made.metadata == thousandths

@@ -1,5 +1,7 @@
 """Demonstrations as token rows: the same ids as one render, and only what the assistant should say is trained."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from pixelis_jax.data import dialogues
 from pixelis_jax.data.cota import Sample, Step
 from pixelis_jax.models.processor import SYSTEM_PROMPT, Placed
 from pixelis_jax.tools import TOOLS, grammar
-from pixelis_jax.tools.base import schemas
+from pixelis_jax.tools.base import View, schemas
 from pixelis_jax.types import ToolCall
 
 QUESTION = "Which digit is inside the red circle?"
@@ -104,3 +106,58 @@ def test_without_a_whole_answer_nothing_is_marked(text, small_policy):
     ids, answer = dialogues.encode_message(text, small_policy.processor)
     assert len(ids) == len(answer) > 0
     assert not any(answer)
+
+
+ZOOM = Step("ZOOM_IN", {"bbox_2d": [100, 50, 300, 150]})
+VIEW = View(lambda h, w: (56, 112), lambda h, w: (56, 56))
+
+
+def moved(step, *, images=1, **metadata):
+    """The parameters of a step whose sample has such metadata, on images seen as 112x56."""
+    sample = sample_of(step, metadata=metadata)
+    sample = dataclasses.replace(sample, image_paths=("x.png",) * images)
+    session = VIEW.session([np.zeros((200, 400, 3), np.uint8)] * images)
+    return dialogues.converted(step, sample, session)
+
+
+def test_coordinates_come_to_the_size_at_which_the_image_is_seen():
+    """Seen as 400x200 by the writer and as 112x56 here: a factor of .28."""
+    assert moved(ZOOM, seen_size=[200, 400])["bbox_2d"] == [28, 14, 84, 42]
+    assert moved(ZOOM, seen_size=[56, 112])["bbox_2d"] == [100, 50, 300, 150]  # as it is here
+    assert moved(ZOOM)["bbox_2d"] == [100, 50, 300, 150]  # no size is given: taken as it stands
+    assert moved(ZOOM, coordinates="norm1000")["bbox_2d"] == [11, 3, 34, 8]
+    point = Step("SEGMENT_OBJECT_AT", {"point": [200, 100]})
+    assert moved(point, seen_size=[200, 400])["point"] == [56, 28]
+
+
+def test_each_image_has_its_own_size():
+    second = Step("ZOOM_IN", {"bbox_2d": [100, 50, 300, 150], "target_image": 2})
+    sizes = {"seen_sizes": [[200, 400], [400, 800]], "images": 2}
+    assert moved(ZOOM, **sizes)["bbox_2d"] == [28, 14, 84, 42]
+    assert moved(second, **sizes)["bbox_2d"] == [14, 7, 42, 21]
+
+
+def test_a_small_box_stays_a_box_and_a_wrong_one_stays_wrong():
+    tiny = Step("ZOOM_IN", {"bbox_2d": [10, 10, 11, 11]})
+    assert moved(tiny, seen_size=[200, 400])["bbox_2d"] == [3, 3, 4, 4]
+    turned = Step("ZOOM_IN", {"bbox_2d": [300, 150, 100, 50]}, loss=False)
+    assert moved(turned, seen_size=[200, 400])["bbox_2d"] == [84, 42, 28, 14]
+
+
+def test_a_place_on_a_tools_image_of_another_size_is_not_guessed():
+    on_crop = Step("ZOOM_IN", {"bbox_2d": [1, 1, 9, 9], "target_image": 2})
+    with pytest.raises(dialogues.UnusableError, match="tool's image"):
+        moved(on_crop, seen_size=[200, 400])
+    assert moved(on_crop, seen_size=[56, 112])["bbox_2d"] == [1, 1, 9, 9]
+
+
+def test_a_call_that_fails_is_learnt_only_where_it_is_meant_to():
+    image = np.zeros((200, 400, 3), np.uint8)
+    outside = Step("ZOOM_IN", {"bbox_2d": [500, 0, 600, 50]})
+    with pytest.raises(dialogues.UnusableError, match="ZOOM_IN fails where it should not"):
+        dialogues.messages(sample_of(outside), [image], view=VIEW)
+    wrong = dataclasses.replace(outside, loss=False)
+    turns = dialogues.messages(sample_of(wrong), [image], view=VIEW)
+    assert not turns[0].loss and not turns[0].observation.ok
+    with pytest.raises(dialogues.UnusableError, match="calls ZOOM_IN, which tools.names lacks"):
+        dialogues.messages(sample_of(ZOOM), [image], view=VIEW, tools={})
