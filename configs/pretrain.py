@@ -40,6 +40,14 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.data.row_tokens = 152  # tokens a row is padded to
     config.data.workers = 15  # processes that make batches ahead; 0: a thread
 
+    config.cota = ml_collections.ConfigDict()
+    config.cota.samples = 14000  # generated CoTA dialogues, in which all five tools are used; 0: none
+    config.cota.every = 4  # one step in so many is on these
+    config.cota.batch_tokens = 65536  # tokens of such a step, padding included
+    config.cota.row_tokens = 768  # a longer dialogue is left out
+    config.cota.buckets = 2  # lengths that rows are padded to; each compiles
+    config.cota.ocr = True  # READ_TEXT is called
+
     config.reading = ml_collections.ConfigDict()
     config.reading.charts = 65536  # reading charts in the pool, kept on the device
     config.reading.first_steps = 4000  # steps of reading alone, before the dialogues
@@ -60,6 +68,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.total_steps, config.log_every_steps = 6, 2
         config.optimizer.warmup_steps = 2
         config.data.scenes, config.data.questions, config.data.workers = 4, 4, 0
+        config.cota.samples = 0
         config.reading.charts, config.reading.first_steps = 32, 2
         config.reading.first_batch, config.reading.batch = 8, 4
         config.eval.scenes, config.eval.batch, config.eval.modes = 8, 8, ("tools_on",)

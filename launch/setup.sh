@@ -218,12 +218,12 @@ print(hashlib.sha256(b"".join(open(f, "rb").read() for f in sys.argv[1:]) + os.f
   if ! grep -qsx "$wanted" "$stamp" "$venv/.pixelis-installed-test"; then
     check_disk
     drop_half_installed
-    say "installing pinned packages into $venv (about 1.4 GB, one to three minutes)"
+    say "installing pinned packages into $venv (about 1.8 GB, one to three minutes)"
     if [ -n "$extras" ]; then
-      pip_install 62 -e ".[$extras]"
+      pip_install 92 -e ".[$extras,tools]"
       install_parity
     else
-      pip_install 52 -e .
+      pip_install 76 -e ".[tools]"
     fi
     printf '%s\n' "$wanted" >"$stamp"
     say "done"

@@ -1,6 +1,7 @@
 """From a config to the parts of a job: models, optimizers, samplers, rewards, curricula. No loop stands here."""
 
 import dataclasses
+import functools
 import hashlib
 import math
 from pathlib import Path
@@ -18,6 +19,7 @@ from pixelis_jax.config import to_json
 from pixelis_jax.curriculum import Curriculum
 from pixelis_jax.data.demonstrations import DemonstrationConfig
 from pixelis_jax.data.pixelsearch import assets
+from pixelis_jax.data.synthesis.samples import SynthesisConfig
 from pixelis_jax.evaluation import EvalConfig, Evaluator
 from pixelis_jax.metrics import windows
 from pixelis_jax.models import image_processor, peft
@@ -33,7 +35,7 @@ from pixelis_jax.reading import ReadingConfig
 from pixelis_jax.rewards.curiosity import CuriosityConfig
 from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights
 from pixelis_jax.rollout import RolloutConfig, SamplingConfig
-from pixelis_jax.tools.base import Tool, schemas
+from pixelis_jax.tools.base import Tool, View, schemas
 from pixelis_jax.train_step import RLConfig
 from pixelis_jax.types import UserError
 
@@ -98,7 +100,8 @@ def new_policy(config: ConfigDict) -> Policy:
     if config.model.init_from:
         frame = config.image.coordinates
         return policies.load(config.model.init_from, mesh=mesh, overview=overview, crop=crop, coordinates=frame)
-    tokenizer = tiny.make_tokenizer(config.seed, schemas(tools_of(config)))
+    cota = synthesis_config(config) if config.cota.samples else None
+    tokenizer = tiny.make_tokenizer(config.seed, schemas(tools_of(config)), cota)
     sizes = {k: config.model[k] for k in ("width", "layers", "vision_width", "vision_depth")}
     model_config = tiny.make_config(tokenizer, **sizes)
     model = VLM(model_config)
@@ -106,6 +109,15 @@ def new_policy(config: ConfigDict) -> Policy:
     params = jax.jit(lambda: policies.init_params(model, config.seed), out_shardings=shardings)()
     processor = Processor(model_config, tokenizer, overview=overview, crop=crop, coordinates=config.image.coordinates)
     return Policy(model, params, processor, mesh, "new", "")
+
+
+def synthesis_config(config: ConfigDict) -> SynthesisConfig:
+    """What CoTA dialogues pretraining generates: those that are trained on, seen at the config's sizes."""
+    overview, crop = (
+        functools.partial(image_processor.smart_resize, factor=tiny.FACTOR, budget=b) for b in budgets(config)
+    )
+    view = View(overview, crop, config.image.coordinates or "pixels")
+    return SynthesisConfig(config.seed, view, ocr=config.cota.ocr, trap_share=0.0)
 
 
 def reading_config(config: ConfigDict) -> ReadingConfig:
@@ -235,6 +247,8 @@ def rollout_config(config: ConfigDict, *, group_size: int = 1) -> RolloutConfig:
         sampling=SamplingConfig(sampling.temperature, sampling.max_new_tokens, sampling.context_tokens),
         group_size=group_size,
         max_turns=sampling.max_turns,
+        tool_workers=config.tools.workers,
+        tool_time_limit_s=config.tools.time_limit_s,
     )
 
 

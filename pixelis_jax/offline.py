@@ -9,7 +9,9 @@ from ml_collections import ConfigDict
 
 from pixelis_jax import assembly, hosts, parallel, reading, tiny, train_step
 from pixelis_jax.config import to_json
-from pixelis_jax.data import demonstrations
+from pixelis_jax.data import cota_pool, demonstrations
+from pixelis_jax.data.corpus import ALL
+from pixelis_jax.data.cota_batches import BatchConfig, Batches
 from pixelis_jax.data.demonstrations import DemonstrationBatch
 from pixelis_jax.models import policy as policies
 from pixelis_jax.models import weights
@@ -132,6 +134,34 @@ class Pretrain(Offline):
                 workers=self.config.data.workers,
             )
         return self._pool
+
+    def batches(self, start: int) -> Iterator[DemonstrationBatch]:
+        """Every `cota.every`th batch is of generated CoTA dialogues, the others of PixelSearch's."""
+        every = self.config.cota.every if self.config.cota.samples else self.config.total_steps + 1
+        dialogues = super().batches(start - start // every)
+        cota = self.cota_batches(skip=start // every)
+        for step in range(start + 1, self.config.total_steps + 1):
+            yield next(dialogues) if step % every else next(cota)
+
+    def cota_batches(self, *, skip: int) -> Iterator[DemonstrationBatch]:
+        """Batches behind the first `skip`, this process's part of each."""
+        config, mesh, processor = self.config.cota, self.policy.mesh, self.policy.processor
+        pool = cota_pool.make_pool(
+            assembly.synthesis_config(self.config), processor, samples=config.samples, workers=self.config.data.workers
+        )
+        settings = BatchConfig(
+            self.config.seed,
+            config.batch_tokens,
+            config.row_tokens,
+            config.buckets,
+            multiple=mesh.shape["data"] * mesh.shape["fsdp"],
+            answer_weight=self.config.data.answer_weight,
+            share=self.share,
+        )
+        made = Batches(pool, settings, processor, pool)
+        for number, step in enumerate(made.steps(made.first_cursor(), {ALL: 1.0})):
+            if number >= skip:
+                yield demonstrations.as_part(step.batch, self.share, self.policy.model.config)
 
     def train_step(
         self, state: TrainState, batch: DemonstrationBatch, step: int

@@ -186,7 +186,8 @@ class Online:
         """Moving averages and the curriculum one step on; returns (new host state, all scalars of the step)."""
         scalars: dict[str, float | None] = {k: float(v) for k, v in jax.device_get(dict(metrics)).items()}
         rate = assembly.learning_rate(self.schedule, step, scalars["update/skipped"] or 0)
-        scalars |= rollout_scalars(outcomes) | {"learning_rate": rate}
+        cut = hosts.gather(self.share, [self.sampler.pool.counters()["tool/nondeterministic"]])
+        scalars |= rollout_scalars(outcomes) | {"learning_rate": rate, "tool/nondeterministic": float(sum(cut))}
         moved = windows.update(windows.from_json(host["windows"]), scalars)
         scalars |= windows.averages(moved)
         before = curriculum.from_json(host["curriculum"])

@@ -185,14 +185,16 @@ class Run:
         self._phases[name] = self._phases.get(name, 0.0) + now - self._phase_start
         self._phase_start = now
 
-    def log(self, step: int, scalars: Mapping[str, Any], *, policy_tokens: int) -> None:
-        """End the step's lines in metrics.jsonl and perf.jsonl.
+    def log(
+        self, step: int, scalars: Mapping[str, Any], *, policy_tokens: int, perf: Mapping[str, float] | None = None
+    ) -> None:
+        """End the step's lines in metrics.jsonl and perf.jsonl, which also has what a job measured itself.
 
         Call before `checkpoint`: a kill then loses only what is computed again.
         """
         seconds = sum(self._phases.values())
         self.writer.write_scalars(step, scalars)
-        perf = {f"seconds/{name}": value for name, value in self._phases.items()}
+        perf = {f"seconds/{name}": value for name, value in self._phases.items()} | dict(perf or {})
         perf["tokens_per_s"] = policy_tokens / max(seconds, 1e-9)
         perf["memory/host_peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         if stats := jax.local_devices()[0].memory_stats():

@@ -14,7 +14,7 @@ from pixelis_jax.curriculum import Curriculum, DifficultyRules
 from pixelis_jax.curriculum.presets import accuracy_in, accuracy_on
 from pixelis_jax.data import cota_batches, demonstrations
 from pixelis_jax.data.corpus import Corpus, Selection, open_corpus
-from pixelis_jax.data.cota_batches import Batches, Cursor, Step
+from pixelis_jax.data.cota_batches import Batches, Cursor, Encode, Step
 from pixelis_jax.held_out import Accuracy, HeldOut, split_questions
 from pixelis_jax.metrics import trajectories
 from pixelis_jax.offline import Offline
@@ -33,7 +33,9 @@ class CurriculumSFT(Offline):
         self.corpus, held_out = open_data(config)
         super().__init__(config)
         self.curriculum = difficulty_curriculum(config, self.corpus)
-        self.batches_of = Batches(self.corpus, self.batch_config(), self.policy.processor, self.tools)
+        processor = self.policy.processor
+        encode = Encode(self.corpus, processor, self.tools)
+        self.batches_of = Batches(self.corpus, self.batch_config(), processor, encode)
         rollout = assembly.rollout_config(config)
         sizes = {"validation": config.eval.samples, "test": config.eval.test_samples}
         self.validation, self.test = (

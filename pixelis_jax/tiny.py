@@ -1,5 +1,6 @@
 """pixelis-tiny: the embedded model's directory (config, tokenizer, template, processor), made from a seed."""
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,16 +15,20 @@ from pixelis_jax.data.pixelsearch.draw import render
 from pixelis_jax.data.pixelsearch.oracle import demonstrate
 from pixelis_jax.data.pixelsearch.questions import questions, task_of
 from pixelis_jax.data.pixelsearch.scene import make_scene
+from pixelis_jax.data.synthesis.samples import SynthesisConfig, make_block
 from pixelis_jax.models import families
 from pixelis_jax.models import tokenizer as bpe
 from pixelis_jax.models.config import ModelConfig, TextConfig, VisionConfig
 from pixelis_jax.models.image_processor import PixelBudget, smart_resize
 from pixelis_jax.models.processor import SYSTEM_PROMPT
 from pixelis_jax.tools.base import View
+from pixelis_jax.tools.base import schemas as tool_schemas
 from pixelis_jax.types import Task
 
-VOCAB_SIZE = 768
+VOCAB_SIZE = 1024
+FACTOR = 28  # px a side of a vision token
 _CORPUS_SCENES = 400
+_CORPUS_BLOCKS = 60  # of generated CoTA samples, seven each
 
 # ChatML for plain dialogues and, with `tools`, for tool dialogues; equal to Processor.append_prompt (tested).
 CHAT_TEMPLATE = (
@@ -79,9 +84,11 @@ def make_config(tokenizer: Tokenizer, *, width: int, layers: int, vision_width: 
     )
 
 
-def make_tokenizer(seed: int, schemas: str) -> Tokenizer:
-    """BPE over the dialogues of `_CORPUS_SCENES` training scenes, the same for the same seed."""
-    return bpe.train(_corpus(seed, schemas), vocab_size=VOCAB_SIZE)
+def make_tokenizer(seed: int, schemas: str, cota: SynthesisConfig | None = None) -> Tokenizer:
+    """BPE over the dialogues of `_CORPUS_SCENES` training scenes, and of CoTA samples; the same for the same seed."""
+    texts = _corpus(seed, schemas)
+    more: Iterator[str] = iter(()) if cota is None else _cota_corpus(cota)
+    return bpe.train(itertools.chain(texts, more), vocab_size=VOCAB_SIZE)
 
 
 def _corpus(seed: int, schemas: str) -> Iterator[str]:
@@ -94,9 +101,21 @@ def _corpus(seed: int, schemas: str) -> Iterator[str]:
             yield from _dialogue(task_of(made, image, question), generator, budget, schemas)
 
 
+def _cota_corpus(config: SynthesisConfig) -> Iterator[str]:
+    available = config.tools()
+    for block in range(_CORPUS_BLOCKS):
+        for sample in make_block(config, block).samples:
+            yield f"<|im_start|>system\n{SYSTEM_PROMPT.format(schemas=tool_schemas(available))}<|im_end|>\n"
+            yield f"<|im_start|>user\n{sample.question}<|im_end|>\n<|im_start|>assistant\n"
+            for message in dialogues.messages(sample, sample.images, view=config.view, tools=available):
+                yield message.text
+                if message.observation is not None:
+                    yield message.observation.text
+
+
 def _dialogue(task: Task, generator: Any, budget: PixelBudget, schemas: str) -> Iterator[str]:
     def fit(height: int, width: int) -> tuple[int, int]:
-        return smart_resize(height, width, factor=28, budget=budget)
+        return smart_resize(height, width, factor=FACTOR, budget=budget)
 
     view = View(fit, fit)
     for direct in (False, True):

@@ -98,7 +98,7 @@ def train_online(config: ConfigDict, workdir: Path) -> None:
             if step % config.logging.rollouts_every_steps == 0:
                 write_rollouts(run.writer, step, job.records(rollout, numbers))
             run.phase("log")
-            run.log(step, scalars, policy_tokens=sum(o.tokens for o in outcomes))
+            run.log(step, scalars, policy_tokens=sum(o.tokens for o in outcomes), perf=job.sampler.pool.seconds())
             run.checkpoint(step, state, host)
             run.show(job.headline(scalars))
         if not run.stopped:

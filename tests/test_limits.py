@@ -7,7 +7,7 @@ from pixelis_jax import config as configs
 from pixelis_jax import limits
 from pixelis_jax.types import UserError
 
-JOBS = ("pretrain", "habit", "rft", "eval")
+JOBS = ("pretrain", "habit", "sft", "rft", "eval")
 
 
 def load(job, **fields):
@@ -95,7 +95,7 @@ def test_greedy_decoding_is_for_evaluation():
         ("total_steps", 3.0, "total_steps is 3.0"),
         ("init_from", None, "init_from is None; it takes a value of type str"),
         ("job", "rft", "the config has no algorithm.advantage_scale, which job 'rft' takes; start from configs/rft.py"),
-        ("job", "pretrain", "the config has no model.init_from, which job 'pretrain' takes"),
+        ("job", "pretrain", "the config has no cota.batch_tokens, which job 'pretrain' takes"),
     ],
 )
 def test_a_config_file_of_ones_own_has_the_fields_of_its_job(name, value, words):

@@ -54,6 +54,10 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.places)
 
+    @property
+    def name(self) -> str:
+        return str(self.root)
+
     def numbers(self, category: str) -> np.ndarray:
         """i64[n]: the samples of a category, in the order of the files."""
         return np.flatnonzero(self.category == self.categories.index(category))

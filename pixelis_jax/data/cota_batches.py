@@ -8,8 +8,8 @@ a bucket is full. `Cursor`, JSON values, says where all that stands: a resumed r
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import grain
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from pixelis_jax import hosts
 from pixelis_jax.data import buckets, dialogues
 from pixelis_jax.data.corpus import Corpus
+from pixelis_jax.data.cota import Sample
 from pixelis_jax.data.demonstrations import DemonstrationBatch, parse_flags
 from pixelis_jax.models import image_processor
 from pixelis_jax.models.processor import Placed, Processor
@@ -102,12 +103,36 @@ class Step:
     numbers: dict[str, float]
 
 
-class Batches:
-    """Batches of one corpus for one model and its tools."""
+class Drawn(Protocol):
+    """What samples are drawn from: a Corpus, or a pool in memory."""
 
-    def __init__(self, corpus: Corpus, config: BatchConfig, processor: Processor, tools: Mapping[str, Tool]) -> None:
-        self.corpus, self.config, self.processor, self.tools = corpus, config, processor, tools
-        self.encode = Encode(corpus, processor, dict(tools), schemas(tools))
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Names of the categories."""
+
+    @property
+    def category(self) -> np.ndarray:
+        """u8[N] of each sample."""
+
+    @property
+    def weights(self) -> np.ndarray:
+        """f32[N] of each sample."""
+
+    def __len__(self) -> int: ...
+
+    def numbers(self, category: str) -> np.ndarray:
+        """i64[n]: the samples of a category."""
+
+
+class Batches:
+    """Batches of samples that `encode`, a Grain transform from numbers to Encoded, turns into rows."""
+
+    def __init__(self, corpus: Drawn, config: BatchConfig, processor: Processor, encode: Any) -> None:
+        self.corpus, self.config, self.processor, self.encode = corpus, config, processor, encode
 
     def first_cursor(self) -> Cursor:
         """The start, with buckets chosen from the lengths of MEASURED samples spread over the corpus.
@@ -118,7 +143,7 @@ class Batches:
         made = [self.encode.map(int(number)) for number in spread]
         rows = [e for e in made if e.row is not None and len(e.row) <= self.config.row_tokens]
         if not rows:
-            raise UserError(f"{self.corpus.root}: no sample can be used: {self._problems(made)}")
+            raise UserError(f"{self.corpus.name}: no sample can be used: {self._problems(made)}")
         lengths = [len(e.row) for e in rows if e.row is not None]
         edges = buckets.choose_edges(lengths, count=self.config.buckets, limit=self.config.row_tokens)
         room = []
@@ -157,7 +182,7 @@ class Batches:
                     cursor.waiting[process][bucket].append(number)
             fruitless = fruitless + 1 if all(bucket < 0 for _, bucket, _ in drawn) else 0
             if fruitless > 2 * len(self.corpus):
-                raise UserError(f"{self.corpus.root}: nothing that is drawn can be used: {cursor.left_out}")
+                raise UserError(f"{self.corpus.name}: nothing that is drawn can be used: {cursor.left_out}")
             for bucket in {bucket for _, bucket, _ in drawn if bucket >= 0}:
                 count = self.rows(cursor.edges[bucket]) // self.config.share.count
                 if all(len(queues[bucket]) >= count for queues in cursor.waiting):
@@ -206,12 +231,12 @@ class Batches:
         for name in chosen:
             if name not in corpus.categories:
                 raise UserError(
-                    f"the mix names the category {name!r}; {corpus.root} has {', '.join(corpus.categories)}"
+                    f"the mix names the category {name!r}; {corpus.name} has {', '.join(corpus.categories)}"
                 )
             numbers = corpus.numbers(name)
             if not len(numbers):
                 raise UserError(
-                    f"the mix takes {chosen[name]:g} of category {name!r}, which has no sample in {corpus.root}; score"
+                    f"the mix takes {chosen[name]:g} of category {name!r}, which has no sample in {corpus.name}; score"
                     " more data, or change curriculum.stages"
                 )
             repeated = numbers.repeat(weight_counts(corpus.weights[numbers]))
@@ -283,30 +308,38 @@ class Encode(grain.transforms.Map):
     corpus: Corpus
     processor: Processor
     tools: dict[str, Tool]
-    schemas: str
 
     def map(self, element: int) -> Encoded:
-        number, processor = int(element), self.processor
+        number = int(element)
         try:
             sample = self.corpus.sample(number)
-            images = self.corpus.images(sample)
-            turns = dialogues.messages(sample, images, view=dialogues.view_of(processor), tools=self.tools)
-            overviews = [processor.seen(image, crop=False) for image in images]
-        except (UserError, dialogues.UnusableError) as error:
+            return encode_sample(sample, self.corpus.images(sample), self.processor, self.tools, number=number)
+        except UserError as error:
             return Encoded(number, None, problem=str(error))
-        crops = dialogues.crops_of(turns, processor)
-        sizes = [image_processor.size_of(image) for image in (*overviews, *crops)]
-        places = [Placed(size, i * STRIDE) for i, size in enumerate(sizes)]
-        row = dialogues.encode(
-            turns,
-            sample.question,
-            processor=processor,
-            schemas=self.schemas,
-            images=places[: len(images)],
-            crops=places[len(images) :],
-        )
-        problem = "" if any(row.policy) else "has no token to train"
-        return Encoded(number, None if problem else row, overviews, crops, problem)
+
+
+def encode_sample(
+    sample: Sample, images: Sequence[np.ndarray], processor: Processor, tools: Mapping[str, Tool], *, number: int
+) -> Encoded:
+    """A sample as a dialogue with these tools, as far as it can be one."""
+    try:
+        turns = dialogues.messages(sample, images, view=dialogues.view_of(processor), tools=tools)
+        overviews = [processor.seen(image, crop=False) for image in images]
+    except (UserError, dialogues.UnusableError) as error:
+        return Encoded(number, None, problem=str(error))
+    crops = dialogues.crops_of(turns, processor)
+    sizes = [image_processor.size_of(image) for image in (*overviews, *crops)]
+    places = [Placed(size, i * STRIDE) for i, size in enumerate(sizes)]
+    row = dialogues.encode(
+        turns,
+        sample.question,
+        processor=processor,
+        schemas=schemas(tools),
+        images=places[: len(images)],
+        crops=places[len(images) :],
+    )
+    problem = "" if any(row.policy) else "has no token to train"
+    return Encoded(number, None if problem else row, overviews, crops, problem)
 
 
 def weight_counts(weights: np.ndarray) -> np.ndarray:

@@ -67,6 +67,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("visual_op_ratio", "share", "visual operations among all actions"),
     Metric("tool/{op}/calls", "count", "calls of the operation in the step's rollouts"),
     Metric("tool/{op}/errors", "count", "calls that gave an error observation"),
+    Metric("tool/nondeterministic", "count", "calls cut at the time limit; a repetition may differ from there on"),
     Metric("tool/unrepaired_error_rate", "share", "rollouts whose last visual operation failed and was not repeated"),
     Metric("tool/parse_failures", "count", "turns that the strict parser refused"),
     Metric("loop_rate", "share", "rollouts that repeat one call with the same arguments"),
@@ -94,6 +95,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("skipped/{reason}", "count", "what was left out of the step for one reason; nothing is dropped uncounted"),
     # perf.jsonl
     Metric("seconds/{phase}", "s", "wall-clock time of one phase of the step", bitwise=False),
+    Metric("tool/{op}/seconds", "s", "time that calls of the operation took, all together", bitwise=False),
     Metric("tokens_per_s", "token/s", "policy tokens of the step by its wall-clock time", bitwise=False),
     Metric("memory/host_peak_mib", "MiB", "peak resident memory of the process", bitwise=False),
     Metric("memory/device_peak_mib", "MiB", "peak memory of the first device, where it is known", bitwise=False),

@@ -10,7 +10,6 @@ table, those of the first process first, and `image_index` points into that.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -25,8 +24,9 @@ from pixelis_jax.models.processor import Placed
 from pixelis_jax.models.rows import Row, bucket, pad_rows, power_bucket
 from pixelis_jax.rollout.embeddings import StateEmbedder
 from pixelis_jax.rollout.engine import DecodeState, Engine, SamplingConfig, row_keys
-from pixelis_jax.tools import TOOLS, execute, grammar
-from pixelis_jax.tools.base import Session, Tool, schemas
+from pixelis_jax.tools import TOOLS, grammar
+from pixelis_jax.tools.base import Session, Tool, View, schemas
+from pixelis_jax.tools.pool import ToolPool
 from pixelis_jax.types import STATE_DIM, ImageBatch, Observation, Task, TokenBatch, Trajectory, Turn, UserError
 
 PyTree = Any
@@ -35,13 +35,18 @@ TOKEN_BUCKET = 32  # observations are padded to a multiple of this many tokens
 
 @dataclasses.dataclass(frozen=True)
 class RolloutConfig:
-    """One rollout's budgets. `prefix` opens the first turn (forced modes); with `tools_on` False calls fail."""
+    """One rollout's budgets. `prefix` opens the first turn (forced modes); with `tools_on` False calls fail.
+
+    `tool_workers` calls run at a time, and one that takes longer than `tool_time_limit_s` is cut (see tools/pool.py).
+    """
 
     sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
     group_size: int = 1
     max_turns: int = 4
     tools_on: bool = True
     prefix: str = ""
+    tool_workers: int = 4
+    tool_time_limit_s: float = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +90,10 @@ class _Episode:
 
 
 class Sampler:
-    """Samples trajectories from a policy. Compiled functions are kept between calls; shapes are bucketed."""
+    """Samples trajectories from a policy. Compiled functions are kept between calls; shapes are bucketed.
+
+    `pool` runs the tools, and counts what came of their calls.
+    """
 
     def __init__(
         self, policy: Policy, config: RolloutConfig, *, tools: Mapping[str, Tool], engine: Engine | None = None
@@ -99,7 +107,9 @@ class Sampler:
         self.embedder = StateEmbedder(policy.model.config.text.hidden_size)
         if jax.process_count() > 1:
             _ = policy.host_embeddings  # read by all at once: later on only some may need it
-        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tools")
+        self.pool = ToolPool(
+            tools, workers=config.tool_workers, time_limit_s=config.tool_time_limit_s, enabled=config.tools_on
+        )
 
     def __call__(self, tasks: Sequence[Task], *, lora: PyTree | None, seed: int, step: int) -> Rollout:
         """Roll out every task `group_size` times with the adapter `lora` (None: the base model).
@@ -147,6 +157,7 @@ class Sampler:
             rows.append(row)
         state = self.engine.prefill(variables, self._pad(rows), table.features, repeat=group)
         episodes = []
+        view = View(processor.fit_overview, processor.fit_crop, processor.coordinates)
         for i, (task, row) in enumerate(zip(tasks, rows, strict=True)):
             first = (
                 pooled[starts[i] : starts[i + 1]].mean(axis=0)
@@ -154,8 +165,7 @@ class Sampler:
                 else self.embedder.text(self.policy, row.tokens)
             )
             for sample in range(group):
-                sizes = [processor.fit_overview(*image.shape[:2]) for image in task.images]
-                session = Session(task.images, sizes, fit_crop=processor.fit_crop, coordinates=processor.coordinates)
+                session = view.session(task.images, is_video=task.is_video)
                 episode = _Episode(task, sample, row.copy(), session)
                 episode.embeddings.append(first)
                 episodes.append(episode)
@@ -207,7 +217,12 @@ class Sampler:
     def _observe(self, episodes: list[_Episode], *, last: bool) -> list[tuple[_Episode, np.ndarray]]:
         """Run the tools of all rows that called one; returns (episode, new image as seen) pairs in row order."""
         waiting = [e for e in episodes if not e.status]
-        results = list(self._pool.map(self._execute, waiting))
+        called = [(e.session, e.turns[-1].call) for e in waiting]
+        found = iter(self.pool.run([(session, call) for session, call in called if call is not None]))
+        results = [
+            Observation(text=f"error: {e.turns[-1].error}", ok=False) if e.turns[-1].call is None else next(found)
+            for e in waiting
+        ]
         crops = []
         for episode, observation in zip(waiting, results, strict=True):
             image = None if observation.image is None else self.policy.processor.seen(observation.image, crop=True)
@@ -223,12 +238,6 @@ class Sampler:
                 episode.images.append(observation.image)
                 crops.append((episode, image))
         return crops
-
-    def _execute(self, episode: _Episode) -> Observation:
-        turn = episode.turns[-1]
-        if turn.call is None:
-            return Observation(text=f"error: {turn.error}", ok=False)
-        return execute(episode.session, turn.call, tools=self.tools, enabled=self.config.tools_on)
 
     def _observation_tokens(self, observation: Observation, image: np.ndarray | None) -> int:
         probe = Row()

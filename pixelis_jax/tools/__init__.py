@@ -4,13 +4,19 @@ import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
 
-from pixelis_jax.tools import zoom_in
+from pixelis_jax.tools import get_properties, read_text, segment_object_at, track_object, zoom_in
 from pixelis_jax.tools.base import Session, Tool, ToolError, check_arguments, schemas, shown
 from pixelis_jax.types import Observation, ToolCall, UserError
 
 __all__ = ["TOOLS", "Session", "Tool", "ToolError", "execute", "schemas", "select"]
 
-TOOLS: dict[str, Tool] = {"ZOOM_IN": zoom_in.TOOL}
+TOOLS: dict[str, Tool] = {
+    "ZOOM_IN": zoom_in.TOOL,
+    "SEGMENT_OBJECT_AT": segment_object_at.TOOL,
+    "GET_PROPERTIES": get_properties.TOOL,
+    "READ_TEXT": read_text.TOOL,
+    "TRACK_OBJECT": track_object.TOOL,
+}
 
 LONGEST_ERROR = 200  # characters
 
@@ -36,30 +42,35 @@ def execute(
 ) -> Observation:
     """Runs a call and adds the image it returns to the session. A failure becomes an observation, and counts as one."""
     if not enabled:
-        return _error("tools are off")
+        return failure("tools are off")
     tool = tools.get(call.name)
     if tool is None:
-        return _error(f"there is no tool {shown(call.name)!r}")
-    target = call.arguments.get("target_image", 1) if isinstance(call.arguments, Mapping) else 1
-    target = target if type(target) is int and 1 <= target <= len(session.frames) else 1
+        return failure(f"there is no tool {shown(call.name)!r}")
+    target = target_of(session, call)
     wrong = check_arguments(tool, call.arguments)
     if wrong:
-        return _error(wrong, target_image=target)
+        return failure(wrong, target_image=target)
     try:
         observation = tool.run(session, call.arguments)
         if observation.image is not None:
             session.append(observation.image)
     except ToolError as error:
-        return _error(str(error), target_image=target, out_of_image=error.out_of_image)
+        return failure(str(error), target_image=target, out_of_image=error.out_of_image)
     except MemoryError:
         raise  # no fault of the call: the job ends and says what to lower
     except Exception:
         _log.exception("%s raised on %s", call.name, dict(call.arguments))
-        return _error(f"{call.name} failed", target_image=target)
+        return failure(f"{call.name} failed", target_image=target)
     return observation
 
 
-def _error(text: str, *, target_image: int = 1, out_of_image: bool = False) -> Observation:
+def target_of(session: Session, call: ToolCall) -> int:
+    """The number of the image that a call is about; 1 where it names none that is there."""
+    target = call.arguments.get("target_image", 1) if isinstance(call.arguments, Mapping) else 1
+    return target if type(target) is int and 1 <= target <= len(session.frames) else 1
+
+
+def failure(text: str, *, target_image: int = 1, out_of_image: bool = False) -> Observation:
     """An error observation; a tool that quotes what it was given can't fill the context."""
     short = text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 3] + "..."
     return Observation(f"error: {short}", ok=False, target_image=target_image, out_of_image=out_of_image)

@@ -175,7 +175,7 @@ class Session:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """How a model sees: (height, width) of a task's image and of a tool's after resize, and the frame of coordinates."""
+    """How a model sees: (height, width) of a task's image and of a tool's after resize; the frame of coordinates."""
 
     fit_overview: FitSize
     fit_crop: FitSize

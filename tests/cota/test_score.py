@@ -12,9 +12,9 @@ from PIL import Image
 
 from pixelis_jax import cli
 from pixelis_jax.cota import __main__ as cota_command
-from pixelis_jax.data.scoring import folder as result_folder
 from pixelis_jax.data import charts, cota, difficulty, splits
 from pixelis_jax.data.cota import TASK_TYPES, Sample, Step
+from pixelis_jax.data.scoring import folder as result_folder
 from pixelis_jax.types import UserError
 
 CATEGORIES = splits.CATEGORIES

@@ -10,7 +10,7 @@ from corpus_files import write_folder
 from pixelis_jax import tools
 from pixelis_jax.data import dialogues
 from pixelis_jax.data.corpus import Selection, open_corpus
-from pixelis_jax.data.cota_batches import BatchConfig, Batches, Cursor, weight_counts
+from pixelis_jax.data.cota_batches import BatchConfig, Batches, Cursor, Encode, weight_counts
 from pixelis_jax.models.processor import Placed
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.types import UserError
@@ -25,7 +25,8 @@ def corpus(tmp_path_factory):
 
 
 def batches_of(corpus, policy, **fields):
-    return Batches(corpus, dataclasses.replace(CONFIG, **fields), policy.processor, tools.select(("ZOOM_IN",)))
+    encode = Encode(corpus, policy.processor, tools.select(("ZOOM_IN",)))
+    return Batches(corpus, dataclasses.replace(CONFIG, **fields), policy.processor, encode)
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_rows_are_the_dialogues_and_their_images_are_in_the_table(batches, corpu
         number = next(n for question, n in by_text.items() if question in text)
         sample = corpus.sample(number)
         images = corpus.images(sample)
-        turns = dialogues.messages(sample, images, view=dialogues.view_of(processor), tools=batches.tools)
+        turns = dialogues.messages(sample, images, view=dialogues.view_of(processor), tools=batches.encode.tools)
         seen = [processor.seen(images[0], crop=False), *dialogues.crops_of(turns, processor)]
         packed = [processor.pack([image], crop=k > 0) for k, image in enumerate(seen)]
         alone = np.concatenate([p.patches.reshape(-1, unit, p.patches.shape[-1]) for p in packed])
@@ -92,7 +93,7 @@ def test_rows_are_the_dialogues_and_their_images_are_in_the_table(batches, corpu
             turns,
             sample.question,
             processor=processor,
-            schemas=schemas(batches.tools),
+            schemas=schemas(batches.encode.tools),
             images=places[:1],
             crops=places[1:],
         )
@@ -191,8 +192,8 @@ def test_bad_pictures_and_calls_cost_their_sample_alone(tmp_path, small_policy):
 
 
 def test_a_call_of_a_tool_that_the_job_lacks_is_no_demonstration(corpus, small_policy):
-    without = Batches(corpus, CONFIG, small_policy.processor, {})
-    made = [without.encode.map(n) for n in range(3)]
+    without = Encode(corpus, small_policy.processor, {})
+    made = [without.map(n) for n in range(3)]
     assert made[0].row is not None and made[1].problem == "calls ZOOM_IN, which tools.names lacks"
 
 

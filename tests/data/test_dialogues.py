@@ -159,5 +159,5 @@ def test_a_call_that_fails_is_learnt_only_where_it_is_meant_to():
     wrong = dataclasses.replace(outside, loss=False)
     turns = dialogues.messages(sample_of(wrong), [image], view=VIEW)
     assert not turns[0].loss and not turns[0].observation.ok
-    with pytest.raises(dialogues.UnusableError, match="calls ZOOM_IN, which tools.names lacks"):
+    with pytest.raises(dialogues.UnusableError, match=r"calls ZOOM_IN, which tools\.names lacks"):
         dialogues.messages(sample_of(ZOOM), [image], view=VIEW, tools={})

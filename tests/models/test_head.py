@@ -91,7 +91,7 @@ def test_columns_without_wanted_tokens_cost_no_logits(monkeypatch):
 
 
 def test_the_mean_log_prob_is_over_what_may_be_sampled():
-    """Logits (ln 1, ln 2, ln 1) of which the last is forbidden: probabilities 1/3 and 2/3, mean log (ln 1/3 + ln 2/3) / 2."""
+    """Logits (ln 1, ln 2, ln 1), the last forbidden: probabilities 1/3 and 2/3, mean log (ln 1/3 + ln 2/3) / 2."""
     logits = jnp.log(jnp.array([[1.0, 2.0, 1.0]]))
     out = head.score_logits(logits, jnp.array([1]), forbidden=(2, 2), temperature=1.0, with_mean=True)
     np.testing.assert_allclose(out.mean_logp, [(np.log(1 / 3) + np.log(2 / 3)) / 2], rtol=1e-6)

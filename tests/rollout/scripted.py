@@ -32,7 +32,10 @@ class ScriptedEngine(Engine):
 
 
 class Script:
-    """`script(tasks, turns)`: a rollout in which row r's assistant messages are `turns[r]`. One engine for all."""
+    """`script(tasks, turns)`: a rollout in which row r's assistant messages are `turns[r]`. One engine for all.
+
+    `sampler` is that of the last rollout.
+    """
 
     def __init__(self, policy):
         self.policy = policy
@@ -45,8 +48,8 @@ class Script:
         ids = [[[*processor.encode(text), processor.im_end] for text in turn] for turn in texts]
         self.engine.script = [jnp.asarray(pad_1d(turn, SAMPLING.max_new_tokens, 0, np.int32)) for turn in ids]
         config = RolloutConfig(**{"sampling": SAMPLING, "max_turns": longest} | options)
-        sampler = Sampler(self.policy, config, tools=TOOLS, engine=self.engine)
-        return sampler(tasks, lora=lora, seed=0, step=0)
+        self.sampler = Sampler(self.policy, config, tools=TOOLS, engine=self.engine)
+        return self.sampler(tasks, lora=lora, seed=0, step=0)
 
 
 def token_batch(trajectories, *, pad, multiple=64):

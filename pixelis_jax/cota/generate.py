@@ -1,0 +1,120 @@
+"""`python -m pixelis_jax.cota generate`: CoTA samples of all seven task types, solved with the real tools."""
+
+import argparse
+import datetime
+import functools
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+HELP = "make CoTA samples of all seven task types from drawn scenes, with the results of the real tools"
+OFF = "without READ_TEXT: text is read from a ZOOM_IN (quicker by far, and rapidocr is not needed)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("--num_samples", type=_count, required=True, metavar="N", help="how many")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder; the same command goes on there")
+    parser.add_argument("--seed", type=_natural, default=0, help="the same seed gives the same bytes (default: 0)")
+    parser.add_argument("--split", choices=("train", "heldout"), default="train", help="which digits and codes")
+    parser.add_argument("--no_ocr", action="store_true", help=OFF)
+    parser.add_argument("--workers", type=_count, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument("--trap_share", type=_share, default=0.2, help="of all samples (default: 0.2)")
+    parser.add_argument("--self_correction_share", type=_share, default=0.1, help="of all samples (default: 0.1)")
+    budgets = {"min_pixels": 56 * 56, "max_pixels": 112 * 112, "crop_min_pixels": 84 * 84, "crop_max_pixels": 112 * 112}
+    for name, area in budgets.items():
+        what = "a tool's picture" if name.startswith("crop") else "a picture"
+        parser.add_argument(f"--{name}", type=_count, default=area, help=f"area of {what} as it is seen ({area})")
+    parser.add_argument("--factor", type=_count, default=28, help="sides are multiples of it (28; Qwen3-VL: 32)")
+    parser.add_argument("--coordinates", choices=("pixels", "norm1000"), default="pixels", help="frame of boxes")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Generates, or goes on, and reports; a finished data set says so."""
+    from pixelis_jax.data import statistics
+    from pixelis_jax.data.synthesis import dataset
+
+    job = make_job(args)
+    done = dataset.build(job, today(), workers=args.workers)
+    if done is None:
+        print(f"{job.out}: this data set is finished ({job.num_samples} samples); name another --out for a new one")
+        return 0
+    statistics.report(job.out / dataset.SAMPLES, job.out)
+    rate = f"{done.made} made in {done.seconds:.0f} s, {done.made / done.seconds:.1f} a second"
+    before = f", {done.found} were there" if done.found else ""
+    print(f"{job.out / dataset.SAMPLES}: {job.num_samples} samples; {rate}{before}; see {job.out / statistics.REPORT}")
+    for reason, count in done.given_up.most_common():
+        print(f"  another scene was taken {count} times: {reason}")
+    print(f"next: python -m pixelis_jax.cota score --input={job.out} --out={job.out}_scored")
+    return 0
+
+
+def make_job(args: argparse.Namespace) -> Any:
+    """The job of a command line. Raises UserError for options that exclude each other."""
+    from pixelis_jax.data.synthesis.dataset import Job
+    from pixelis_jax.data.synthesis.samples import SynthesisConfig
+    from pixelis_jax.models.image_processor import PixelBudget, smart_resize
+    from pixelis_jax.tools.base import View
+    from pixelis_jax.types import UserError
+
+    for low, high in (("min_pixels", "max_pixels"), ("crop_min_pixels", "crop_max_pixels")):
+        least, most = getattr(args, low), getattr(args, high)
+        if least > most or most < args.factor**2:
+            raise UserError(
+                f"--{low}={least} and --{high}={most}: the first must not be above the second, and that not"
+                f" below {args.factor**2} (one vision token)"
+            )
+    shares = {name: getattr(args, name) for name in ("trap_share", "self_correction_share")}
+    if sum(shares.values()) > 1:
+        raise UserError(
+            f"{' and '.join(f'--{k}={v}' for k, v in shares.items())} sum to more than 1; lower one of them"
+        )
+    overview = PixelBudget(args.min_pixels, args.max_pixels)
+    crop = PixelBudget(args.crop_min_pixels, args.crop_max_pixels)
+    config = SynthesisConfig(
+        seed=args.seed,
+        view=View(
+            functools.partial(smart_resize, factor=args.factor, budget=overview),
+            functools.partial(smart_resize, factor=args.factor, budget=crop),
+            args.coordinates,
+        ),
+        split=args.split,
+        ocr=not args.no_ocr,
+        trap_share=args.trap_share,
+        self_correction_share=args.self_correction_share,
+    )
+    budgets = ("min_pixels", "max_pixels", "crop_min_pixels", "crop_max_pixels", "factor")
+    settings = {name: getattr(args, name) for name in ("seed", "split", "no_ocr", "coordinates", *shares, *budgets)}
+    return Job(config, settings, args.num_samples, args.out)
+
+
+def today() -> str:
+    """The date (ISO 8601, UTC) that goes into provenance; SOURCE_DATE_EPOCH sets it, for builds that are repeated."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    now = datetime.datetime.fromtimestamp(int(epoch) if epoch.isdecimal() else time.time(), datetime.UTC)
+    return now.date().isoformat()
+
+
+def _count(text: str) -> int:
+    return _number(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _number(text, 0)
+
+
+def _number(text: str, low: int) -> int:
+    if not text.isdecimal() or not low <= int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {low}")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share from 0 to 1")
+    return value

@@ -1,0 +1,245 @@
+"""A data set of generated samples on disk: made in shards by several processes, restartable, the same bytes each time.
+
+    OUT/generation.json     what was asked for, when it began, whether it is whole
+    OUT/images/             pictures, one a scene, and the frames of films
+    OUT/shards/             whole shards of an unfinished data set
+    OUT/cota.jsonl          all samples in order; appears when they are all there
+
+A shard's samples appear by a rename after its pictures are written, so a kill costs the shards under way and nothing
+else. Nothing depends on the number of processes.
+"""
+
+import dataclasses
+import fcntl
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import IO, Any
+
+from PIL import Image
+
+from pixelis_jax.data.cota import to_record
+from pixelis_jax.data.synthesis.samples import BLOCK, VERSION, SynthesisConfig, make_block
+from pixelis_jax.metrics.files import atomic_write, explain_full_disk
+from pixelis_jax.metrics.progress import Progress
+from pixelis_jax.types import UserError
+
+SHARD_BLOCKS = 32
+SHARD = SHARD_BLOCKS * BLOCK  # samples
+SAMPLES, MANIFEST, SHARDS, LOCK = "cota.jsonl", "generation.json", "shards", "lock"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """`num_samples` samples of `config` into the folder `out`. `settings` is the config in JSON types."""
+
+    config: SynthesisConfig
+    settings: Mapping[str, Any]
+    num_samples: int
+    out: Path
+
+    def asked(self) -> dict[str, Any]:
+        """What has to be the same for a restart to go on."""
+        return {**self.settings, "num_samples": self.num_samples, "version": VERSION}
+
+    def shards(self) -> range:
+        return range(-(-self.num_samples // SHARD))
+
+    def size_of(self, shard: int) -> int:
+        """Samples of a shard."""
+        return min(SHARD, self.num_samples - shard * SHARD)
+
+
+class Folder:
+    """The locked folder of a job; a context manager. Raises UserError where another job, or another process, has it."""
+
+    def __init__(self, job: Job, date: str) -> None:
+        self.job, self.path, self.date = job, job.out, date
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> "Folder":
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.path / LOCK).open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise UserError(
+                f"{self.path}: another process is generating here; wait for it, or name another --out"
+            ) from None
+        try:
+            self._begin()
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._lock is not None
+        self._lock.close()
+
+    def _begin(self) -> None:
+        """Writes the manifest, or takes the date from the one that is there."""
+        manifest = self.path / MANIFEST
+        if not manifest.exists():
+            found = sorted(p.name for p in self.path.iterdir() if p.name != LOCK and not p.name.startswith("."))
+            if found:
+                raise UserError(f"{self.path} has no {MANIFEST} but holds {found[0]}; name an empty or new --out")
+            self._write(finished=False)
+            return
+        old = _read_manifest(manifest)
+        before, now = old["asked"], self.job.asked()
+        changed = [f"{name}: {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]]
+        if changed:
+            raise UserError(f"{self.path} holds other data ({'; '.join(changed)}); name another --out")
+        self.date = old["date"]
+
+    def _write(self, *, finished: bool) -> None:
+        content = {"asked": self.job.asked(), "date": self.date, "finished": finished}
+        atomic_write(self.path / MANIFEST, json.dumps(content, indent=1) + "\n")
+
+    @property
+    def finished(self) -> bool:
+        """Whether all samples are there."""
+        return bool(_read_manifest(self.path / MANIFEST)["finished"]) and (self.path / SAMPLES).exists()
+
+    def whole_shards(self) -> set[int]:
+        """Shards with all their pictures."""
+        return {shard for shard in self.job.shards() if self._is_whole(shard)}
+
+    def _is_whole(self, shard: int) -> bool:
+        path = shard_path(self.path, shard)
+        if not path.exists():
+            return False
+        try:
+            records = [json.loads(line) for line in path.read_bytes().splitlines()]
+        except ValueError:
+            return False
+        files = {f for r in records for f in ([r["image_path"]] if "image_path" in r else r["frames"])}
+        whole = all((self.path / f).is_file() and (self.path / f).stat().st_size for f in files)
+        return whole and len(records) == self.job.size_of(shard)
+
+    def join(self) -> None:
+        """Puts the shards together; what is written is whole or not there."""
+        part = self.path / f".{SAMPLES}.part"
+        with explain_full_disk(part), part.open("wb") as file:
+            for shard in self.job.shards():
+                file.write(shard_path(self.path, shard).read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self.path / SAMPLES)
+        self._write(finished=True)
+        shutil.rmtree(self.path / SHARDS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What `build` did: samples made now and found from before, seconds, why other scenes were taken."""
+
+    made: int
+    found: int
+    seconds: float
+    given_up: Counter[str]
+
+
+def build(job: Job, date: str, *, workers: int) -> Made | None:
+    """Makes the data set of a job, or what is missing of it, with a progress line; None where it is whole already.
+
+    `date` (ISO 8601) goes into the provenance of the samples, unless a part was made before. Raises UserError.
+    """
+    job.config.tools()  # says at once which package is missing
+    start, given_up = time.monotonic(), Counter[str]()
+    with Folder(job, date) as folder:
+        if folder.finished:
+            return None
+        found = sum(job.size_of(shard) for shard in folder.whole_shards())
+        with Progress(job.num_samples, label="generate, samples", initial=found) as progress:
+            for count, reasons in generate(job, folder, workers=workers):
+                given_up += reasons
+                progress.update(count)
+        folder.join()
+    return Made(job.num_samples - found, found, time.monotonic() - start, given_up)
+
+
+def generate(job: Job, folder: Folder, *, workers: int) -> Iterator[tuple[int, Counter[str]]]:
+    """Makes what is missing; yields (samples, why scenes were given up) of each shard as it is done.
+
+    Raises UserError where a worker process dies.
+    """
+    todo = [shard for shard in job.shards() if shard not in folder.whole_shards()]
+    if not todo:
+        return
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(workers, len(todo)), mp_context=spawn, initializer=_start_worker)
+    try:
+        running: set[Future[tuple[int, Counter[str]]]] = set()
+        while todo or running:
+            while todo and len(running) < 2 * workers:  # a few ahead, and not all: their arguments are kept in memory
+                running.add(pool.submit(make_shard, job, todo.pop(0), folder.date))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker process died (out of memory?); the same command goes on, with fewer --workers if need be"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def make_shard(job: Job, shard: int, date: str) -> tuple[int, Counter[str]]:
+    """Writes the pictures of a shard, then its samples; returns (samples, why scenes were given up)."""
+    lines, given_up, left = [], Counter[str](), job.size_of(shard)
+    for block in range(shard * SHARD_BLOCKS, (shard + 1) * SHARD_BLOCKS):
+        if left <= 0:
+            break
+        made = make_block(job.config, block, date, min(left, BLOCK))
+        for name, image in made.images.items():
+            path = job.out / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with explain_full_disk(path):
+                Image.fromarray(image).save(path, compress_level=1)
+        lines += [json.dumps(to_record(s), ensure_ascii=False, allow_nan=False) + "\n" for s in made.samples]
+        given_up += made.given_up
+        left -= len(made.samples)
+    atomic_write(shard_path(job.out, shard), "".join(lines))
+    return len(lines), given_up
+
+
+def shard_path(out: Path, shard: int) -> Path:
+    """Where the samples of a shard are kept until all are there."""
+    return out / SHARDS / f"{shard:06d}.jsonl"
+
+
+def _start_worker() -> None:
+    """A worker leaves Ctrl-C to its parent, and ends when that is gone, however it went."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    kinds = {"asked": dict, "date": str, "finished": bool}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        good = all(isinstance(found[name], kind) for name, kind in kinds.items())
+    except (ValueError, LookupError, TypeError):
+        good = False
+    if not good:
+        raise UserError(f"{path} is damaged; remove the folder, or name another --out")
+    return dict(found)
