@@ -25,7 +25,7 @@ from pixelis_jax.tools.base import View
 from pixelis_jax.tools.base import schemas as tool_schemas
 from pixelis_jax.types import Task
 
-VOCAB_SIZE = 1024
+VOCAB_SIZE = 1280
 FACTOR = 28  # px a side of a vision token
 _CORPUS_SCENES = 400
 _CORPUS_BLOCKS = 60  # of generated CoTA samples, seven each

@@ -151,8 +151,8 @@ class Batches:
             least = edges[i - 1] if i else 0
             here = [e for e, n in zip(rows, lengths, strict=True) if least < n <= edge] or rows
             count = self.rows(edge) // self.config.share.count
-            mean = [sum(len(getattr(e, name)) for e in here) / len(here) for name in ("overviews", "crops")]
-            room.append((self._grown(0, math.ceil(mean[0] * count)), self._grown(0, math.ceil(mean[1] * count))))
+            images = [np.array([len(getattr(e, name)) for e in here]) for name in ("overviews", "crops")]
+            room.append((self._room(images[0], count), self._room(images[1], count)))
         return Cursor(edges, room, offsets={}, waiting=[[[] for _ in edges] for _ in range(self.config.share.count)])
 
     def rows(self, edge: int) -> int:
@@ -263,11 +263,15 @@ class Batches:
         found = Counter(e.problem or self._too_long(e) for e in made)
         return ", ".join(f"{count} {reason}" for reason, count in found.most_common(3))
 
+    def _room(self, images: np.ndarray, count: int) -> int:
+        """Room for the images of `count` samples like these: the mean and four deviations, as each growth compiles."""
+        return self._grown(0, math.ceil(images.mean() * count + 4 * images.std() * count**0.5))
+
     def _grown(self, room: int, needed: int) -> int:
         """Room for `needed` images: where it must grow, by an eighth more, so that it does so seldom."""
         if 0 < room >= needed:
             return room
-        return up_to(needed + math.ceil(needed / 8), multiple=max(1, self.config.multiple // self.config.share.count))
+        return up_to(max(1, needed + math.ceil(needed / 8) if room else needed), multiple=max(1, self.config.multiple // self.config.share.count))
 
     def _pack(self, made: list[Encoded], cursor: Cursor, bucket: int) -> DemonstrationBatch:
         """The rows with their images in one table: overviews, then crops."""
