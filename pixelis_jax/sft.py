@@ -1,6 +1,7 @@
 """The parts of a curriculum SFT job between the lines of `train.train_sft`."""
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,20 @@ import jax
 from jax import Array
 from ml_collections import ConfigDict
 
-from pixelis_jax import assembly, curriculum, parallel, train_step
+from pixelis_jax import assembly, curriculum, hosts, parallel, train_step
 from pixelis_jax.curriculum import Curriculum, DifficultyRules
 from pixelis_jax.curriculum.presets import accuracy_in, accuracy_on
-from pixelis_jax.data import cota_batches, demonstrations
+from pixelis_jax.data import cota_batches, demonstrations, scoring
 from pixelis_jax.data.corpus import Corpus, Selection, open_corpus
 from pixelis_jax.data.cota_batches import Batches, Cursor, Encode, Step
+from pixelis_jax.data.dialogues import view_of
+from pixelis_jax.data.synthesis import dataset
+from pixelis_jax.data.synthesis.samples import SynthesisConfig
 from pixelis_jax.held_out import Accuracy, HeldOut, split_questions
 from pixelis_jax.metrics import trajectories
 from pixelis_jax.offline import Offline
 from pixelis_jax.runtime import Host, Run, write_rollouts
+from pixelis_jax.tools.base import View
 from pixelis_jax.train_step import SFTConfig, TrainState
 from pixelis_jax.types import Trajectory, UserError
 
@@ -30,8 +35,9 @@ class CurriculumSFT(Offline):
 
     def __init__(self, config: ConfigDict) -> None:
         self.tools = assembly.tools_of(config)
-        self.corpus, held_out = open_data(config)
         super().__init__(config)
+        make_data(config, view_of(self.policy.processor))
+        self.corpus, held_out = open_data(config)
         self.curriculum = difficulty_curriculum(config, self.corpus)
         processor = self.policy.processor
         encode = Encode(self.corpus, processor, self.tools)
@@ -201,6 +207,22 @@ class CurriculumSFT(Offline):
             assert restored is not None
             found["best"] = restored[1].trainable["lora"]
         return found
+
+
+def make_data(config: ConfigDict, view: View) -> None:
+    """Generates and scores the samples of `data.path`, where it is not there and `data.num_samples` says how many.
+
+    The samples stand beside it in `<path>_samples`. The first process makes them, the others wait.
+    """
+    path, count = Path(config.data.path), config.data.num_samples
+    if count and not path.exists() and hosts.first():
+        ocr = "READ_TEXT" in config.tools.names
+        settings = {"seed": 0, "ocr": ocr, **config.image.to_dict()}
+        synthesis = SynthesisConfig(seed=0, view=view, ocr=ocr)
+        job = dataset.Job(synthesis, settings, count, path.with_name(f"{path.name}_samples"))
+        dataset.build(job, dataset.today(), workers=os.cpu_count() or 1)
+        scoring.score_folder(job.out, path)
+    hosts.meet("data")
 
 
 def open_data(config: ConfigDict) -> tuple[Corpus, Corpus]:

@@ -78,8 +78,9 @@ def test_the_tree_names_every_module_once() -> None:
 
 # Folders that their content explains.
 FOLDERS = {f"{x}/" for x in ("benchmarks", "configs", "launch", "docs", "pixelis_jax")} | {
-    f"pixelis_jax/{x}/" for x in ("algorithms", "rewards", "rollout", "tools", "data", "models", "metrics", "assets")
-} | {"pixelis_jax/data/pixelsearch/"}  # fmt: skip
+    f"pixelis_jax/{x}/"
+    for x in ("algorithms", "assets", "cota", "curriculum", "data", "metrics", "models", "rewards", "rollout", "tools")
+} | {f"pixelis_jax/data/{x}/" for x in ("importers", "pixelsearch", "scoring", "synthesis")}  # fmt: skip
 MADE = {"docs/curve.svg"}  # by a command that the page names
 
 
@@ -98,7 +99,8 @@ def test_commands_and_their_fields_exist(path: Path) -> None:
     for command in re.findall(r"python -m ([^`\n]*)", path.read_text()):
         module, *arguments = command.split()
         if module not in ("pytest", "tensorboard"):
-            assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), command
+            place = ROOT / module.replace(".", "/")
+            assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file(), command
         used = [a for a in arguments if a.startswith("--config") and "$" not in a]
         if used:
             configs.from_argv(used)

@@ -1,10 +1,8 @@
 """`python -m pixelis_jax.cota generate`: CoTA samples of all seven task types, solved with the real tools."""
 
 import argparse
-import datetime
 import functools
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from pixelis_jax.data.synthesis import dataset
 
     job = make_job(args)
-    done = dataset.build(job, today(), workers=args.workers)
+    done = dataset.build(job, dataset.today(), workers=args.workers)
     if done is None:
         print(f"{job.out}: this data set is finished ({job.num_samples} samples); name another --out for a new one")
         return 0
@@ -87,13 +85,6 @@ def make_job(args: argparse.Namespace) -> Any:
     budgets = ("min_pixels", "max_pixels", "crop_min_pixels", "crop_max_pixels", "factor")
     settings = {name: getattr(args, name) for name in ("seed", "split", "no_ocr", "coordinates", *shares, *budgets)}
     return Job(config, settings, args.num_samples, args.out)
-
-
-def today() -> str:
-    """The date (ISO 8601, UTC) that goes into provenance; SOURCE_DATE_EPOCH sets it, for builds that are repeated."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    now = datetime.datetime.fromtimestamp(int(epoch) if epoch.isdecimal() else time.time(), datetime.UTC)
-    return now.date().isoformat()
 
 
 def _count(text: str) -> int:

@@ -271,7 +271,8 @@ class Batches:
         """Room for `needed` images: where it must grow, by an eighth more, so that it does so seldom."""
         if 0 < room >= needed:
             return room
-        return up_to(max(1, needed + math.ceil(needed / 8) if room else needed), multiple=max(1, self.config.multiple // self.config.share.count))
+        wanted = needed + math.ceil(needed / 8) if room else max(1, needed)
+        return up_to(wanted, multiple=max(1, self.config.multiple // self.config.share.count))
 
     def _pack(self, made: list[Encoded], cursor: Cursor, bucket: int) -> DemonstrationBatch:
         """The rows with their images in one table: overviews, then crops."""

@@ -10,6 +10,7 @@ else. Nothing depends on the number of processes.
 """
 
 import dataclasses
+import datetime
 import fcntl
 import json
 import multiprocessing
@@ -33,30 +34,37 @@ from pixelis_jax.metrics.files import atomic_write, explain_full_disk
 from pixelis_jax.metrics.progress import Progress
 from pixelis_jax.types import UserError
 
-SHARD_BLOCKS = 32
-SHARD = SHARD_BLOCKS * BLOCK  # samples
 SAMPLES, MANIFEST, SHARDS, LOCK = "cota.jsonl", "generation.json", "shards", "lock"
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """`num_samples` samples of `config` into the folder `out`. `settings` is the config in JSON types."""
+    """`num_samples` samples of `config` into the folder `out`. `settings` is the config in JSON types.
+
+    `shard_blocks` blocks are made at a time, which a kill can cost; the result does not depend on it.
+    """
 
     config: SynthesisConfig
     settings: Mapping[str, Any]
     num_samples: int
     out: Path
+    shard_blocks: int = 32
+
+    @property
+    def shard(self) -> int:
+        """Samples of a whole shard."""
+        return self.shard_blocks * BLOCK
 
     def asked(self) -> dict[str, Any]:
         """What has to be the same for a restart to go on."""
         return {**self.settings, "num_samples": self.num_samples, "version": VERSION}
 
     def shards(self) -> range:
-        return range(-(-self.num_samples // SHARD))
+        return range(-(-self.num_samples // self.shard))
 
     def size_of(self, shard: int) -> int:
         """Samples of a shard."""
-        return min(SHARD, self.num_samples - shard * SHARD)
+        return min(self.shard, self.num_samples - shard * self.shard)
 
 
 class Folder:
@@ -199,7 +207,7 @@ def generate(job: Job, folder: Folder, *, workers: int) -> Iterator[tuple[int, C
 def make_shard(job: Job, shard: int, date: str) -> tuple[int, Counter[str]]:
     """Writes the pictures of a shard, then its samples; returns (samples, why scenes were given up)."""
     lines, given_up, left = [], Counter[str](), job.size_of(shard)
-    for block in range(shard * SHARD_BLOCKS, (shard + 1) * SHARD_BLOCKS):
+    for block in range(shard * job.shard_blocks, (shard + 1) * job.shard_blocks):
         if left <= 0:
             break
         made = make_block(job.config, block, date, min(left, BLOCK))
@@ -213,6 +221,13 @@ def make_shard(job: Job, shard: int, date: str) -> tuple[int, Counter[str]]:
         left -= len(made.samples)
     atomic_write(shard_path(job.out, shard), "".join(lines))
     return len(lines), given_up
+
+
+def today() -> str:
+    """The date (ISO 8601, UTC) that goes into provenance; SOURCE_DATE_EPOCH sets it, for builds that are repeated."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    now = datetime.datetime.fromtimestamp(int(epoch) if epoch.isdecimal() else time.time(), datetime.UTC)
+    return now.date().isoformat()
 
 
 def shard_path(out: Path, shard: int) -> Path:
