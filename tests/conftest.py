@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from one_tool import ZOOM
 
 from pixelis_jax import parallel, tiny
 from pixelis_jax.models import policy as policies
@@ -22,7 +23,6 @@ from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import SYSTEM_PROMPT, Processor
 from pixelis_jax.models.vlm import VLM
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.types import Task
 
@@ -31,7 +31,7 @@ settings.register_profile("suite", deadline=None, derandomize=True, suppress_hea
 settings.load_profile("suite")
 
 CORPUS = (
-    SYSTEM_PROMPT.format(schemas=schemas(TOOLS)),
+    SYSTEM_PROMPT.format(schemas=schemas(ZOOM)),
     "system\nuser\nassistant\n",
     '{"name": "ZOOM_IN", "arguments": {"bbox_2d": [1, 12, 23, 34], "target_image": 2}}',
     "I need a closer look. Now I can read it. Which digit is inside the red circle? What color is the blue square?",

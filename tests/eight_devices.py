@@ -13,6 +13,7 @@ import optax
 import rl_batch
 from conftest import CORPUS, make_policy
 from meshes import FULL_SHAPE, ONE, SFT_SHAPES, SHAPES, UNEVEN_SHAPE, name_of
+from one_tool import ZOOM
 
 from pixelis_jax import parallel, train_step
 from pixelis_jax.data import demonstrations
@@ -22,7 +23,6 @@ from pixelis_jax.models import tokenizer as bpe
 from pixelis_jax.rewards.curiosity import CuriosityConfig
 from pixelis_jax.rewards.orchestrator import RewardConfig
 from pixelis_jax.rollout.engine import Engine, SamplingConfig, row_keys
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.types import TokenBatch
 
@@ -40,7 +40,7 @@ class Job:
     def __init__(self, policy, rewards):
         self.policy, self.model, self.rewards = policy, policy.model, rewards
         config = DemonstrationConfig(seed=0, scenes=2, questions=4, kinds=("digit",), answer_weight=2.0, row_tokens=224)
-        self.batch = demonstrations.make_batch(config, policy.processor, schemas(TOOLS), 0)
+        self.batch = demonstrations.make_batch(config, policy.processor, schemas(ZOOM), 0)
         self.params = jax.device_get(policy.params)
         adapter = jax.device_get(lora.init(jax.random.key(0), self.params, lora.LoraConfig(rank=2)))
         # The second factor too, or the first would have no gradient.

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+from one_tool import ZOOM
 
 from pixelis_jax import parallel, train_step
 from pixelis_jax.algorithms.grpo import GRPOConfig
@@ -12,7 +13,6 @@ from pixelis_jax.data import demonstrations
 from pixelis_jax.data.demonstrations import DemonstrationConfig
 from pixelis_jax.models import lora
 from pixelis_jax.rewards.orchestrator import RewardConfig
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.train_step import RLConfig
 from pixelis_jax.types import STATE_DIM, RewardInputs, TrajectoryBatch
@@ -42,7 +42,7 @@ def trajectory_batch(policy, *, mesh=None) -> TrajectoryBatch:
     """Rows of 224 tokens on the mesh. The sampler's log-probs are those of `make_adapter`, the trainer's own."""
     mesh = mesh or policy.mesh
     config = DemonstrationConfig(seed=0, scenes=2, questions=4, kinds=("digit",), row_tokens=224)
-    made = demonstrations.make_batch(config, policy.processor, schemas(TOOLS), 0)
+    made = demonstrations.make_batch(config, policy.processor, schemas(ZOOM), 0)
     variables = {"params": policy.params, "lora": make_adapter(policy.params)}
 
     @jax.jit

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from one_tool import ZOOM
 
 from pixelis_jax import parallel, train_step
 from pixelis_jax.data import demonstrations
 from pixelis_jax.data.demonstrations import DemonstrationConfig
 from pixelis_jax.models import lora
 from pixelis_jax.models.layers import LORA, NOISE, Dense, dropout
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 
 TARGETS = ("visual/blocks_.*/qkv", "visual/merger_mlp_2", "language_model/.*/(q|down)_proj")
@@ -78,7 +78,7 @@ class Setup:
     def __init__(self, policy):
         self.policy = policy
         config = DemonstrationConfig(seed=0, scenes=2, questions=ROWS // 2, row_tokens=224)
-        made = demonstrations.make_batch(config, policy.processor, schemas(TOOLS), 0)
+        made = demonstrations.make_batch(config, policy.processor, schemas(ZOOM), 0)
         self.batch = parallel.put_batch(policy.mesh, made)
         fresh = lora.init(jax.random.key(0), policy.params, lora.LoraConfig(2, targets=TARGETS))
         leaves, tree = jax.tree.flatten(fresh)

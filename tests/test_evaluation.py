@@ -5,6 +5,7 @@ import types
 
 import numpy as np
 import pytest
+from one_tool import ZOOM
 
 from pixelis_jax import evaluation
 from pixelis_jax.evaluation import (
@@ -19,7 +20,6 @@ from pixelis_jax.evaluation import (
 )
 from pixelis_jax.rollout.engine import SamplingConfig
 from pixelis_jax.rollout.sample import RolloutConfig
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.types import Observation, Task, ToolCall, Trajectory, Turn
 
 ROLLOUT = RolloutConfig(sampling=SamplingConfig(temperature=0.7), group_size=8, max_turns=3)
@@ -80,7 +80,7 @@ class Asked:
 def evaluator(small_policy, monkeypatch):
     monkeypatch.setattr(evaluation, "Sampler", Asked)
     monkeypatch.setattr(Asked, "calls", [])
-    return Evaluator(small_policy, EvalConfig(seed=4, scenes=5, batch=2), ROLLOUT, tools=TOOLS)
+    return Evaluator(small_policy, EvalConfig(seed=4, scenes=5, batch=2), ROLLOUT, tools=ZOOM)
 
 
 def test_every_scene_counts_once_and_batches_have_one_shape(evaluator):

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from jobs import Jobs, free_port, lines, outputs_of, refusal, wait_for_step
+from one_tool import ZOOM
 from safetensors.numpy import load_file
 
 from pixelis_jax import hosts
@@ -21,7 +22,6 @@ from pixelis_jax.data import demonstrations
 from pixelis_jax.data.demonstrations import DemonstrationConfig
 from pixelis_jax.hosts import Share
 from pixelis_jax.models import vlm
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.types import UserError
 
@@ -192,7 +192,7 @@ def test_parts_of_a_batch_make_the_whole(monkeypatch, small_policy):
 
     def made(part=None):
         config = DemonstrationConfig(**settings, part=part)
-        return demonstrations.make_batch(config, small_policy.processor, schemas(TOOLS), 1)
+        return demonstrations.make_batch(config, small_policy.processor, schemas(ZOOM), 1)
 
     encode = jax.jit(lambda images: vlm.encode_images(small_policy.model, {"params": small_policy.params}, images))
     parts = [made(range(1)), made(range(1, 2))]

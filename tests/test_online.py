@@ -3,12 +3,12 @@
 import types
 
 import pytest
+from one_tool import ZOOM
 
 from pixelis_jax import assembly, config
 from pixelis_jax.data.demonstrations import look_tokens
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.online import Online
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 
 
@@ -55,7 +55,7 @@ def test_a_step_without_an_update_says_why_but_not_every_time(statuses: tuple[st
 
 def test_a_context_in_which_no_look_ends_is_said(small_policy) -> None:
     processor = small_policy.processor
-    sampler = types.SimpleNamespace(schemas=schemas(TOOLS))
+    sampler = types.SimpleNamespace(schemas=schemas(ZOOM))
     made = job(policy=small_policy, sampler=sampler)
     kinds = tuple(made.config.rollout.kinds)
     task = next(t for t in (make_task(0, "train", i, kinds=kinds) for i in range(16)) if t.needs_look)

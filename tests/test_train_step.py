@@ -8,12 +8,12 @@ import numpy as np
 import optax
 import pytest
 import rl_batch
+from one_tool import ZOOM
 from rl_batch import FULL, GOAL, ROWS, SCORES
 
 from pixelis_jax import parallel, train_step
 from pixelis_jax.data import demonstrations
 from pixelis_jax.data.demonstrations import DemonstrationConfig
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.train_step import RLStep
 
@@ -223,7 +223,7 @@ def test_the_sft_step_compiles_once(setup):
     """The rule table gives some leaves of the state a sharding that the compiler would not give back."""
     policy = setup.policy
     config = DemonstrationConfig(seed=0, scenes=1, questions=2, row_tokens=224)
-    batch = setup.put(demonstrations.make_batch(config, policy.processor, schemas(TOOLS), 0))
+    batch = setup.put(demonstrations.make_batch(config, policy.processor, schemas(ZOOM), 0))
     tx = optax.adam(1e-3)
     state = train_step.init_state({"lora": setup.adapter}, tx)
     state = jax.device_put(state, parallel.param_shardings(policy.mesh, state))

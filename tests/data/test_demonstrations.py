@@ -3,10 +3,10 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from one_tool import ZOOM
 
 from pixelis_jax.data import demonstrations
 from pixelis_jax.data.demonstrations import DemonstrationConfig
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.types import UserError
 
@@ -15,7 +15,7 @@ CONFIG = DemonstrationConfig(seed=0, scenes=2, questions=3, kinds=("digit", "tex
 
 @pytest.fixture(scope="module")
 def make(small_policy):
-    return lambda config, index: demonstrations.make_batch(config, small_policy.processor, schemas(TOOLS), index)
+    return lambda config, index: demonstrations.make_batch(config, small_policy.processor, schemas(ZOOM), index)
 
 
 def assert_equal(a, b):
@@ -30,7 +30,7 @@ def test_a_batch_is_a_function_of_its_number(make):
 def test_the_stream_holds_the_batches_in_order_from_any_start(make, small_policy):
     def stream(start, stop):
         return list(
-            demonstrations.batches(CONFIG, small_policy.processor, schemas(TOOLS), start=start, stop=stop, workers=0)
+            demonstrations.batches(CONFIG, small_policy.processor, schemas(ZOOM), start=start, stop=stop, workers=0)
         )
 
     whole = stream(0, 3)

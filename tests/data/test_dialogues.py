@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from one_tool import ZOOM
 
 from pixelis_jax.data import dialogues
 from pixelis_jax.data.cota import Sample, Step
@@ -34,7 +35,7 @@ def build(small_policy, image):
         crops = processor.place(dialogues.crops_of(turns, processor), crop=True, first_row=100)
         overview = Placed(processor.fit_overview(*image.shape[:2]), 0)
         row = dialogues.encode(
-            turns, QUESTION, processor=processor, schemas=schemas(TOOLS), images=[overview], crops=crops, **options
+            turns, QUESTION, processor=processor, schemas=schemas(ZOOM), images=[overview], crops=crops, **options
         )
         return turns, row
 
@@ -58,7 +59,7 @@ def test_ids_are_those_of_one_render_and_the_trained_text_is_the_assistants(buil
     look = grammar.render("I need a closer look.", call=ToolCall("ZOOM_IN", BOX))
     read = grammar.render("Now I can read it.", answer="7")
     text = (
-        f"<|im_start|>system\n{SYSTEM_PROMPT.format(schemas=schemas(TOOLS))}<|im_end|>\n"
+        f"<|im_start|>system\n{SYSTEM_PROMPT.format(schemas=schemas(ZOOM))}<|im_end|>\n"
         f"<|im_start|>user\n{overview}{QUESTION}<|im_end|>\n"
         f"<|im_start|>assistant\n{look}<|im_end|>\n"
         f"<|im_start|>user\n<tool_response>{turns[0].observation.text}{crop}</tool_response><|im_end|>\n"
@@ -108,7 +109,7 @@ def test_without_a_whole_answer_nothing_is_marked(text, small_policy):
     assert not any(answer)
 
 
-ZOOM = Step("ZOOM_IN", {"bbox_2d": [100, 50, 300, 150]})
+LOOKING = Step("ZOOM_IN", {"bbox_2d": [100, 50, 300, 150]})
 VIEW = View(lambda h, w: (56, 112), lambda h, w: (56, 56))
 
 
@@ -122,10 +123,10 @@ def moved(step, *, images=1, **metadata):
 
 def test_coordinates_come_to_the_size_at_which_the_image_is_seen():
     """Seen as 400x200 by the writer and as 112x56 here: a factor of .28."""
-    assert moved(ZOOM, seen_size=[200, 400])["bbox_2d"] == [28, 14, 84, 42]
-    assert moved(ZOOM, seen_size=[56, 112])["bbox_2d"] == [100, 50, 300, 150]  # as it is here
-    assert moved(ZOOM)["bbox_2d"] == [100, 50, 300, 150]  # no size is given: taken as it stands
-    assert moved(ZOOM, coordinates="norm1000")["bbox_2d"] == [11, 3, 34, 8]
+    assert moved(LOOKING, seen_size=[200, 400])["bbox_2d"] == [28, 14, 84, 42]
+    assert moved(LOOKING, seen_size=[56, 112])["bbox_2d"] == [100, 50, 300, 150]  # as it is here
+    assert moved(LOOKING)["bbox_2d"] == [100, 50, 300, 150]  # no size is given: taken as it stands
+    assert moved(LOOKING, coordinates="norm1000")["bbox_2d"] == [11, 3, 34, 8]
     point = Step("SEGMENT_OBJECT_AT", {"point": [200, 100]})
     assert moved(point, seen_size=[200, 400])["point"] == [56, 28]
 
@@ -133,7 +134,7 @@ def test_coordinates_come_to_the_size_at_which_the_image_is_seen():
 def test_each_image_has_its_own_size():
     second = Step("ZOOM_IN", {"bbox_2d": [100, 50, 300, 150], "target_image": 2})
     sizes = {"seen_sizes": [[200, 400], [400, 800]], "images": 2}
-    assert moved(ZOOM, **sizes)["bbox_2d"] == [28, 14, 84, 42]
+    assert moved(LOOKING, **sizes)["bbox_2d"] == [28, 14, 84, 42]
     assert moved(second, **sizes)["bbox_2d"] == [14, 7, 42, 21]
 
 
@@ -160,4 +161,4 @@ def test_a_call_that_fails_is_learnt_only_where_it_is_meant_to():
     turns = dialogues.messages(sample_of(wrong), [image], view=VIEW)
     assert not turns[0].loss and not turns[0].observation.ok
     with pytest.raises(dialogues.UnusableError, match=r"calls ZOOM_IN, which tools\.names lacks"):
-        dialogues.messages(sample_of(ZOOM), [image], view=VIEW, tools={})
+        dialogues.messages(sample_of(LOOKING), [image], view=VIEW, tools={})

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from one_tool import ZOOM
 from tokenizers import Tokenizer
 
 from pixelis_jax import tiny
@@ -12,7 +13,6 @@ from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.processor import Processor
 from pixelis_jax.models.rows import Row
 from pixelis_jax.rollout.sample import RolloutConfig, Sampler
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.types import UserError
 
 BUDGET = PixelBudget(3136, 12544)
@@ -185,7 +185,7 @@ def test_a_rollout_ends_turns_with_all_of_them(small_policy):
         small_policy.processor.config, small_policy.processor.tokenizer, overview=BUDGET, crop=BUDGET, stops=(0,)
     )
     policy = dataclasses.replace(small_policy, processor=more)
-    assert Sampler(policy, RolloutConfig(), tools=TOOLS).engine.end_of_turn.tolist() == [more.im_end, 0]
+    assert Sampler(policy, RolloutConfig(), tools=ZOOM).engine.end_of_turn.tolist() == [more.im_end, 0]
 
 
 def test_a_tokenizer_of_another_model_is_refused(directory, small_policy):

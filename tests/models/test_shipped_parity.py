@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from one_tool import ZOOM
 
 from pixelis_jax import parallel
 from pixelis_jax.data.pixelsearch.questions import make_task
@@ -12,7 +13,6 @@ from pixelis_jax.models.policy import BUNDLED
 from pixelis_jax.models.processor import SYSTEM_PROMPT, Placed
 from pixelis_jax.models.rows import Row, pad_rows
 from pixelis_jax.rollout.engine import Engine, SamplingConfig, row_keys
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 
 torch = pytest.importorskip("torch", reason="live parity needs the `parity` extra (torch)")
@@ -63,7 +63,7 @@ class Case:
         self.rows = []
         for n, task in zip(counts, tasks, strict=False):
             row = Row()
-            processor.append_prompt(row, task.question, [next(places) for _ in range(n)], schemas(TOOLS))
+            processor.append_prompt(row, task.question, [next(places) for _ in range(n)], schemas(ZOOM))
             self.rows.append(row)
         arguments = torch_reference.batch(
             [row.tokens for row in self.rows], [row.image_index for row in self.rows], side="left", pad=processor.pad
@@ -136,7 +136,7 @@ def test_chat_template_gives_the_ids_of_the_prompt(directory, policy, cases, tas
         for row, task, n in zip(case.rows, tasks, IMAGES[name], strict=False):
             content = [{"type": "image"}] * n + [{"type": "text", "text": task.question}]
             messages = [
-                {"role": "system", "content": SYSTEM_PROMPT.format(schemas=schemas(TOOLS))},
+                {"role": "system", "content": SYSTEM_PROMPT.format(schemas=schemas(ZOOM))},
                 {"role": "user", "content": content},
             ]
             text = auto.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -159,7 +159,7 @@ def test_chat_template_gives_the_ids_of_a_tool_dialogue(directory, policy, cases
     row.append_text([*processor.encode(answer), processor.im_end], policy=True)
     image, text = {"type": "image"}, {"type": "text"}
     messages = [
-        {"role": "system", "content": SYSTEM_PROMPT.format(schemas=schemas(TOOLS))},
+        {"role": "system", "content": SYSTEM_PROMPT.format(schemas=schemas(ZOOM))},
         {"role": "user", "content": [image, text | {"text": tasks[0].question}]},
         {"role": "assistant", "content": call},
         {

@@ -3,10 +3,11 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_tool import ZOOM
 
 from pixelis_jax.models import tokenizer as bpe
 from pixelis_jax.models.processor import Processor
-from pixelis_jax.tools import TOOLS, grammar
+from pixelis_jax.tools import grammar
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.types import ToolCall
 
@@ -64,6 +65,6 @@ def test_a_processor_needs_chat_tokens(small_policy):
 
 
 def test_schemas_survive(small_tokenizer):
-    text = schemas(TOOLS)
+    text = schemas(ZOOM)
     back = small_tokenizer.decode(small_tokenizer.encode(text).ids, skip_special_tokens=False)
     assert json.loads(back)["name"] == "ZOOM_IN"

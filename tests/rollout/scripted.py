@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from one_tool import ZOOM
 
 from pixelis_jax.models.rows import bucket, pad_1d
 from pixelis_jax.rollout.engine import Engine, SamplingConfig
 from pixelis_jax.rollout.sample import RolloutConfig, Sampler
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.types import TokenBatch
 
 SAMPLING = SamplingConfig(max_new_tokens=32, context_tokens=320)
@@ -48,7 +48,7 @@ class Script:
         ids = [[[*processor.encode(text), processor.im_end] for text in turn] for turn in texts]
         self.engine.script = [jnp.asarray(pad_1d(turn, SAMPLING.max_new_tokens, 0, np.int32)) for turn in ids]
         config = RolloutConfig(**{"sampling": SAMPLING, "max_turns": longest} | options)
-        self.sampler = Sampler(self.policy, config, tools=TOOLS, engine=self.engine)
+        self.sampler = Sampler(self.policy, config, tools=ZOOM, engine=self.engine)
         return self.sampler(tasks, lora=lora, seed=0, step=0)
 
 

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from one_tool import ZOOM
 from scripted import ANSWER, LOOK, SAMPLING, insistent
 
 from pixelis_jax.models.policy import with_params
 from pixelis_jax.rollout import RolloutConfig, Sampler, SamplingConfig
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.types import STATE_DIM, UserError
 
 INSIDE, OUTSIDE = LOOK % (4, 8, 40, 50), LOOK % (900, 900, 950, 950)
@@ -103,7 +103,7 @@ def test_a_prefix_is_seen_and_not_trained(script, demo_tasks):
 
 def sampler_of(policy, **options):
     sampling = SamplingConfig(max_new_tokens=8, context_tokens=160)
-    return Sampler(policy, RolloutConfig(sampling=sampling, max_turns=2, **options), tools=TOOLS)
+    return Sampler(policy, RolloutConfig(sampling=sampling, max_turns=2, **options), tools=ZOOM)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_a_group_shares_its_prompt_and_not_its_noise(stubborn, demo_tasks):
 def test_a_prompt_that_leaves_no_room_is_refused_by_name(small_policy, demo_tasks):
     """Otherwise the padding to a bucket would hide it, and every turn would be cut at 0 tokens."""
     sampling = SamplingConfig(max_new_tokens=8, context_tokens=40)
-    sampler = Sampler(small_policy, RolloutConfig(sampling=sampling), tools=TOOLS)
+    sampler = Sampler(small_policy, RolloutConfig(sampling=sampling), tools=ZOOM)
     named = (
         r"task 'task-2': its prompt has \d+ tokens, \d+ of them of images, and sampling\.context_tokens is 40; raise"
     )

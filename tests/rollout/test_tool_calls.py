@@ -4,16 +4,17 @@ import dataclasses
 import threading
 
 import numpy as np
+from one_tool import ZOOM
 from scripted import ANSWER, LOOK
 
-from pixelis_jax.tools import TOOLS, zoom_in
+from pixelis_jax.tools import zoom_in
 
 FIRST = LOOK % (4, 8, 40, 50)
 WAIT_S = 60
 
 
 def patched(monkeypatch, run):
-    monkeypatch.setitem(TOOLS, "ZOOM_IN", dataclasses.replace(zoom_in.TOOL, run=run))
+    monkeypatch.setitem(ZOOM, "ZOOM_IN", dataclasses.replace(zoom_in.TOOL, run=run))
 
 
 def test_rows_get_the_result_of_their_own_call_whichever_ends_first(script, demo_tasks, demo, monkeypatch):

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from one_tool import ZOOM
 from scripted import token_batch
 
 from pixelis_jax.models import image_processor, lora
 from pixelis_jax.models.processor import SYSTEM_PROMPT
 from pixelis_jax.models.rows import Row, pad_rows
-from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.update import split_micro_batches
 
@@ -75,7 +75,7 @@ def one_shot(processor, trajectory, question):
 
     originals = len(trajectory.task.images)
     crops = iter(trajectory.images[originals:])
-    text = f"<|im_start|>system\n{SYSTEM_PROMPT.format(schemas=schemas(TOOLS))}<|im_end|>\n<|im_start|>user\n"
+    text = f"<|im_start|>system\n{SYSTEM_PROMPT.format(schemas=schemas(ZOOM))}<|im_end|>\n<|im_start|>user\n"
     text += "".join(image(pixels, False) for pixels in trajectory.images[:originals]) + f"{question}<|im_end|>\n"
     for turn in trajectory.turns:
         text += f"<|im_start|>assistant\n{turn.text}<|im_end|>"
