@@ -154,7 +154,7 @@ def test_parity_takes_torch_for_the_cpu_or_says_that_there_is_none(tmp_path: Pat
         assert done.returncode == 0
         assert ("live parity tests are skipped, golden ones run" in done.stderr) == (not wanted)
     installed = [call.split()[-1] for call in environment.calls]
-    assert installed == [".[test]", *([wanted, ".[parity]"] if wanted else [])]
+    assert installed == [".[test,tools]", *([wanted, ".[parity]"] if wanted else [])]
 
 
 def test_called_through_a_link_from_another_folder(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_broken_environment_is_made_anew(tmp_path: Path, broken: str) -> None:
     assert done.returncode == 0, done.stderr
     told = {"no python": "does not run", "another version": "was made with Python 3.9", "no pip": "has no pip"}
     assert told[broken] in done.stderr and "making the virtual environment" in done.stderr
-    assert good.calls[-1].endswith("-e .")
+    assert good.calls[-1].endswith("-e .[tools]")
 
 
 def test_ctrl_c_says_how_to_go_on_and_the_next_run_does(tmp_path: Path) -> None:
