@@ -54,18 +54,13 @@ class EvalResult:
         return dataclasses.asdict(self)
 
 
-class Evaluator:
-    """Evaluates adapters of one policy; compiled functions are shared between modes."""
+class Questions:
+    """Asks a policy questions, `batch` at a time; compiled functions are kept between calls."""
 
-    def __init__(
-        self, policy: Policy, config: EvalConfig, rollout: RolloutConfig, *, tools: Mapping[str, Tool]
-    ) -> None:
-        self.policy = policy
-        self.config = config
-        self.rollout = rollout
-        self.tools = tools
+    def __init__(self, policy: Policy, *, batch: int, tools: Mapping[str, Tool]) -> None:
+        self.policy, self.batch, self.tools = policy, batch, tools
         self.share = hosts.share(policy.mesh)
-        self._scenes = self.share.of(config.batch, "eval.batch")
+        self._own = self.share.of(batch, "eval.batch")
         self._engines: dict[SamplingConfig, Engine] = {}
 
     def engine(self, sampling: SamplingConfig) -> Engine:
@@ -74,6 +69,50 @@ class Evaluator:
             self._engines[sampling] = Engine.of(self.policy, sampling)
         return self._engines[sampling]
 
+    def ask(
+        self,
+        task_of: Callable[[int], Task],
+        count: int,
+        config: RolloutConfig,
+        *,
+        lora: PyTree | None,
+        seed: int,
+        progress: Callable[[int], None] | None = None,
+        seen: Callable[[Trajectory], None] | None = None,
+    ) -> "list[Outcome]":
+        """What comes of questions 0 .. count - 1; `progress` hears of each batch, `seen` of this process's dialogues.
+
+        The last batch is filled up with questions behind the last, so that all have one compiled shape: `task_of` is
+        asked for these too, and they are not counted.
+        """
+        sampler = Sampler(self.policy, config, tools=self.tools, engine=self.engine(config.sampling))
+        outcomes: list[Outcome] = []
+        for start in range(0, count, self.batch):
+            rollout = sampler([task_of(start + i) for i in self._own], lora=lora, seed=seed, step=0)
+            for i, trajectory in zip(self._own, rollout.trajectories, strict=True):
+                if seen is not None and start + i < count:
+                    seen(trajectory)
+            done = outcomes_of(rollout.trajectories, self.share)[: count - start]
+            outcomes += done
+            if progress is not None:
+                progress(len(done))
+        return outcomes
+
+
+class Evaluator:
+    """Evaluates adapters of one policy on PixelSearch scenes; compiled functions are shared between modes."""
+
+    def __init__(
+        self, policy: Policy, config: EvalConfig, rollout: RolloutConfig, *, tools: Mapping[str, Tool]
+    ) -> None:
+        self.config = config
+        self.rollout = rollout
+        self.questions = Questions(policy, batch=config.batch, tools=tools)
+
+    def engine(self, sampling: SamplingConfig) -> Engine:
+        """The compiled engine for a sampling configuration, made once."""
+        return self.questions.engine(sampling)
+
     def __call__(self, mode: str, *, lora: PyTree | None, progress: Callable[[int], None] | None = None) -> EvalResult:
         """Roll out all scenes once in `mode` (a key of MODES); `progress` hears of each batch, in scenes."""
         options = dict(MODES[mode])
@@ -81,17 +120,15 @@ class Evaluator:
         if options.pop("greedy", False):
             sampling = dataclasses.replace(sampling, temperature=0.0)
         config = dataclasses.replace(self.rollout, sampling=sampling, group_size=1, **options)
-        sampler = Sampler(self.policy, config, tools=self.tools, engine=self.engine(sampling))
-        outcomes: list[Outcome] = []
         cfg = self.config
-        for start in range(0, cfg.scenes, cfg.batch):
-            # The last batch is filled up, so that every batch has one compiled shape; the surplus is not counted.
-            tasks = [make_task(cfg.seed, cfg.split, start + i, kinds=cfg.kinds) for i in self._scenes]
-            rollout = sampler(tasks, lora=lora, seed=cfg.seed, step=0)
-            done = outcomes_of(rollout.trajectories, self.share)[: cfg.scenes - start]
-            outcomes += done
-            if progress is not None:
-                progress(len(done))
+        outcomes = self.questions.ask(
+            lambda i: make_task(cfg.seed, cfg.split, i, kinds=cfg.kinds),
+            cfg.scenes,
+            config,
+            lora=lora,
+            seed=cfg.seed,
+            progress=progress,
+        )
         return summarise(outcomes)
 
 

@@ -7,14 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pixelis_jax import hosts
 from pixelis_jax.data.corpus import Corpus
-from pixelis_jax.evaluation import Outcome, outcomes_of
-from pixelis_jax.models.policy import Policy
-from pixelis_jax.rollout.engine import Engine, SamplingConfig
-from pixelis_jax.rollout.sample import RolloutConfig, Sampler
-from pixelis_jax.tools.base import Tool
-from pixelis_jax.types import Task, Trajectory, UserError
+from pixelis_jax.evaluation import Outcome, Questions
+from pixelis_jax.rollout.sample import RolloutConfig
+from pixelis_jax.types import Trajectory, UserError
 
 PyTree = Any
 
@@ -62,54 +58,35 @@ def split_questions(corpus: Corpus, *, validation: int, test: int) -> tuple[list
 
 
 class HeldOut:
-    """Evaluates adapters of one policy on chosen samples; compiled functions are shared between calls."""
+    """Chosen samples of a corpus, asked with greedy decoding."""
 
-    def __init__(
-        self, policy: Policy, corpus: Corpus, numbers: Sequence[int], rollout: RolloutConfig, tools: Mapping[str, Tool]
-    ) -> None:
-        self.policy, self.corpus, self.rollout, self.tools = policy, corpus, rollout, tools
-        self.share = hosts.share(policy.mesh)
+    def __init__(self, questions: Questions, corpus: Corpus, numbers: Sequence[int], rollout: RolloutConfig) -> None:
+        self.questions, self.corpus, self.rollout = questions, corpus, rollout
         # Films and stills apart: a batch is as wide as its longest prompt.
-        self.numbers = sorted((int(n) for n in numbers), key=lambda n: corpus.task_types[n] == "temporal_tracking")
-        self._engines: dict[SamplingConfig, Engine] = {}
-
-    def engine(self, sampling: SamplingConfig) -> Engine:
-        """The compiled engine for a sampling configuration, made once."""
-        if sampling not in self._engines:
-            self._engines[sampling] = Engine.of(self.policy, sampling)
-        return self._engines[sampling]
+        self.numbers = sorted(numbers, key=lambda n: corpus.task_types[n] == "temporal_tracking")
 
     def __call__(
         self,
         lora: PyTree | None,
         *,
-        batch: int,
-        greedy: bool = True,
         tools_on: bool = True,
-        progress: Callable[[int], None] = lambda count: None,
-        seen: Callable[[Trajectory], None] = lambda trajectory: None,
+        progress: Callable[[int], None] | None = None,
+        seen: Callable[[Trajectory], None] | None = None,
     ) -> Accuracy:
-        """Answers every question once; `progress` hears of each batch, `seen` of each of this process's dialogues."""
-        sampling = self.rollout.sampling
-        sampling = dataclasses.replace(sampling, temperature=0.0) if greedy else sampling
+        """Asks every question once; `progress` hears of each batch, `seen` of each of this process's dialogues."""
+        sampling = dataclasses.replace(self.rollout.sampling, temperature=0.0)
         config = dataclasses.replace(self.rollout, sampling=sampling, group_size=1, tools_on=tools_on)
-        sampler = Sampler(self.policy, config, tools=self.tools, engine=self.engine(sampling))
-        own = self.share.of(batch, "eval.batch")
-        outcomes: list[Outcome] = []
-        for start in range(0, len(self.numbers), batch):
-            # The last batch is filled up with its last question, which is counted once.
-            numbers = [self.numbers[min(start + i, len(self.numbers) - 1)] for i in own]
-            rollout = sampler([self._task(n) for n in numbers], lora=lora, seed=0, step=0)
-            for i, trajectory in zip(own, rollout.trajectories, strict=True):
-                if start + i < len(self.numbers):
-                    seen(trajectory)
-            done = outcomes_of(rollout.trajectories, self.share)[: len(self.numbers) - start]
-            outcomes += done
-            progress(len(done))
+        last = len(self.numbers) - 1
+        outcomes = self.questions.ask(
+            lambda i: self.corpus.task(self.numbers[min(i, last)]),
+            len(self.numbers),
+            config,
+            lora=lora,
+            seed=0,
+            progress=progress,
+            seen=seen,
+        )
         return summarise(outcomes)
-
-    def _task(self, number: int) -> Task:
-        return self.corpus.task(number)
 
 
 def summarise(outcomes: Sequence[Outcome]) -> Accuracy:

@@ -159,9 +159,8 @@ class Pretrain(Offline):
             share=self.share,
         )
         made = Batches(pool, settings, processor, pool)
-        for number, step in enumerate(made.steps(made.first_cursor(), {ALL: 1.0})):
-            if number >= skip:
-                yield demonstrations.as_part(step.batch, self.share, self.policy.model.config)
+        for step in made.steps(made.first_cursor(), {ALL: 1.0}, skip=skip):
+            yield demonstrations.as_part(step.batch, self.share, self.policy.model.config)
 
     def train_step(
         self, state: TrainState, batch: DemonstrationBatch, step: int

@@ -14,11 +14,12 @@ from pixelis_jax import assembly, curriculum, hosts, parallel, train_step
 from pixelis_jax.curriculum import Curriculum, DifficultyRules
 from pixelis_jax.curriculum.presets import accuracy_in, accuracy_on
 from pixelis_jax.data import cota_batches, demonstrations, scoring
-from pixelis_jax.data.corpus import Corpus, Selection, open_corpus
+from pixelis_jax.data.corpus import Corpus, Selection, open_corpora, open_corpus
 from pixelis_jax.data.cota_batches import Batches, Cursor, Encode, Step
 from pixelis_jax.data.dialogues import view_of
 from pixelis_jax.data.synthesis import dataset
 from pixelis_jax.data.synthesis.samples import SynthesisConfig
+from pixelis_jax.evaluation import Questions
 from pixelis_jax.held_out import Accuracy, HeldOut, split_questions
 from pixelis_jax.metrics import trajectories
 from pixelis_jax.offline import Offline
@@ -44,9 +45,9 @@ class CurriculumSFT(Offline):
         self.batches_of = Batches(self.corpus, self.batch_config(), processor, encode)
         rollout = assembly.rollout_config(config)
         sizes = {"validation": config.eval.samples, "test": config.eval.test_samples}
+        questions = Questions(self.policy, batch=config.eval.batch, tools=self.tools)
         self.validation, self.test = (
-            HeldOut(self.policy, held_out, numbers, rollout, self.tools)
-            for numbers in split_questions(held_out, **sizes)
+            HeldOut(questions, held_out, numbers, rollout) for numbers in split_questions(held_out, **sizes)
         )
         self.hashes |= {"data": self.corpus.sha256, "held_out": held_out.sha256}
 
@@ -136,7 +137,7 @@ class CurriculumSFT(Offline):
             if len(kept) < self.config.logging.rollouts:
                 kept.append(trajectories.record(trajectory, {}))
 
-        found = self.validation(state.trainable["lora"], batch=self.config.eval.batch, seen=keep)
+        found = self.validation(state.trainable["lora"], seen=keep)
         write_rollouts(run.writer, step, kept)
         return self.metrics_of(found)
 
@@ -228,18 +229,16 @@ def make_data(config: ConfigDict, view: View) -> None:
 def open_data(config: ConfigDict) -> tuple[Corpus, Corpus]:
     """(training corpus, held-out corpus) of a config. Raises UserError where they can't be had."""
     data = config.data
-    types = tuple(data.sample_types)
+    selection = Selection(tuple(data.sample_types), data.held_out_share, data.strict)
+    paths = data.path, data.held_out_path or data.path
     if data.held_out_path:
-        training = Selection(types, strict=data.strict)
-        held_out = dataclasses.replace(training)
-        paths = data.path, data.held_out_path
+        training, held_out = (open_corpus(Path(path), selection) for path in paths)
     else:
-        if not data.held_out_share:
+        training, apart = open_corpora(Path(data.path), selection)
+        if apart is None:
             raise UserError("data.held_out_share is 0 and data.held_out_path is empty; set one of them")
-        training = Selection(types, data.held_out_share, strict=data.strict)
-        held_out = dataclasses.replace(training, held_out=True)
-        paths = data.path, data.path
-    found = open_corpus(Path(paths[0]), training), open_corpus(Path(paths[1]), held_out)
+        held_out = apart
+    found = training, held_out
     if found[0].categories != found[1].categories:
         told = " and ".join(f"{path} has {', '.join(c.categories)}" for path, c in zip(paths, found, strict=True))
         raise UserError(f"categories differ: {told}; score both with `python -m pixelis_jax.cota score`")

@@ -99,14 +99,16 @@ def _example(run: Run) -> str:
 
 def write_sft_summary(run: Run, job: CurriculumSFT, state: TrainState, host: Host) -> None:
     """Choose the final adapter on the validation questions, measure all on the test questions, write it down."""
-    lots = {"batch": run.config.eval.batch, "progress": counter(run)}
+    count = counter(run)
     candidates = job.candidates(run, state, host)
     questions = len(job.validation.numbers) * len(candidates) + len(job.test.numbers) * (len(candidates) + 2)
     with run.progress(questions, "evaluation, questions"):
-        validation = {name: job.validation(lora, **lots) for name, lora in candidates.items()}
+        validation = {name: job.validation(lora, progress=count) for name, lora in candidates.items()}
         chosen = max(validation, key=lambda name: validation[name].overall)
-        test = {name: job.test(lora, **lots) for name, lora in {"start": job.start["lora"], **candidates}.items()}
-        test["tools_off"] = job.test(candidates[chosen], tools_on=False, **lots)
+        test = {
+            name: job.test(lora, progress=count) for name, lora in {"start": job.start["lora"], **candidates}.items()
+        }
+        test["tools_off"] = job.test(candidates[chosen], tools_on=False, progress=count)
     for name, found in test.items():
         kinds = ", ".join(f"{k} {share:.2f}" for k, (share, _) in (found.by_category | found.by_task).items())
         run.say(f"test, {name}: accuracy {found.overall:.3f} ({kinds})")

@@ -8,8 +8,9 @@ counted by reason, or refused. Afterwards a sample is its place in a file.
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,15 +26,14 @@ TRAINED: tuple[str, ...] = ("positive", "self_correction")
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Which samples of a folder are taken.
+    """Which samples of a folder are taken; with `strict` the first bad line is an error.
 
-    `held_out_share` of the pictures (by the hash of their path, so that all questions about one stay together) are kept
-    apart: `held_out` takes these, else the others. With `strict` the first bad line is an error.
+    `held_out_share` of the pictures are kept apart, by the hash of their path, so that all questions about one stay
+    together.
     """
 
     sample_types: tuple[str, ...] = TRAINED
     held_out_share: float = 0.0
-    held_out: bool = False
     strict: bool = False
 
 
@@ -93,40 +93,67 @@ class Corpus:
         )
 
 
-def open_corpus(path: Path, selection: Selection, *, progress: Callable[[int], None] = lambda count: None) -> Corpus:
-    """Reads a folder, or one file. Raises UserError where nothing in it can be used; `progress` hears of each line."""
+@dataclasses.dataclass
+class _Gathered:
+    """What is known of the samples of a corpus so far."""
+
+    places: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
+    category: list[int] = dataclasses.field(default_factory=list)
+    weights: list[float] = dataclasses.field(default_factory=list)
+    task_types: list[str] = dataclasses.field(default_factory=list)
+    digest: Any = dataclasses.field(default_factory=hashlib.sha256)
+
+    def add(self, sample: Sample, line: bytes, place: tuple[int, int], category: str) -> None:
+        self.places.append((*place, len(line)))
+        self.category.append(CATEGORIES.index(category) if category in CATEGORIES else 0)
+        self.weights.append(sample.sampling_weight)
+        self.task_types.append(sample.task_type)
+        self.digest.update(line)
+
+
+def open_corpus(path: Path, selection: Selection) -> Corpus:
+    """All of a folder, or of one file. Raises UserError where nothing in it can be used."""
+    return open_corpora(path, dataclasses.replace(selection, held_out_share=0.0))[0]
+
+
+def open_corpora(path: Path, selection: Selection) -> tuple[Corpus, Corpus | None]:
+    """(training, held out) samples of a folder, or of one file, in one pass; None without a held-out share.
+
+    Raises UserError where one of them has no sample that can be used.
+    """
     names, files = _files(path)
-    places, category, weights, task_types = [], [], [], []
-    left_out, digest = Counter[str](), hashlib.sha256()
-    seen: set[str] = set()
+    left_out, seen = Counter[str](), set[str]()
+    sides = [_Gathered(), _Gathered()]
     for number, (name, file) in enumerate(zip(names, files, strict=True)):
         for start, line, sample in _lines(file):
-            progress(1)
             reason = _reason(sample, selection, seen)
             if reason:
                 left_out[reason] += 1
                 continue
             assert isinstance(sample, Sample)
             seen.add(sample.sample_id)
-            digest.update(line)
-            places.append((number, start, len(line)))
-            category.append(CATEGORIES.index(name) if name in CATEGORIES else 0)
-            weights.append(sample.sampling_weight)
-            task_types.append(sample.task_type)
-    if not places:
-        told = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common()) or "no line"
-        raise UserError(f"{path}: no sample in it can be used ({told})")
-    return Corpus(
-        root=image_root(path),
-        files=tuple(files),
-        places=np.array(places, np.int64),
-        categories=CATEGORIES if names[0] in CATEGORIES else (ALL,),
-        category=np.array(category, np.uint8),
-        weights=np.array(weights, np.float32),
-        task_types=tuple(task_types),
-        left_out=left_out,
-        sha256=digest.hexdigest(),
-    )
+            apart = is_held_out(sample.image_paths, selection.held_out_share)
+            sides[apart].add(sample, line, (number, start), name)
+    root, found = image_root(path), []
+    for side in sides if selection.held_out_share else sides[:1]:
+        if not side.places:
+            counts = left_out + Counter({"on the other side of data.held_out_share": len(seen)} if seen else {})
+            told = ", ".join(f"{count} {reason}" for reason, count in counts.most_common()) or "no line"
+            raise UserError(f"{path}: no sample in it can be used ({told})")
+        found.append(
+            Corpus(
+                root=root,
+                files=tuple(files),
+                places=np.array(side.places, np.int64),
+                categories=CATEGORIES if names[0] in CATEGORIES else (ALL,),
+                category=np.array(side.category, np.uint8),
+                weights=np.array(side.weights, np.float32),
+                task_types=tuple(side.task_types),
+                left_out=left_out,
+                sha256=side.digest.hexdigest(),
+            )
+        )
+    return found[0], found[1] if len(found) > 1 else None
 
 
 def _files(path: Path) -> tuple[list[str], list[Path]]:
@@ -170,8 +197,6 @@ def _reason(sample: Sample | UserError, selection: Selection, seen: set[str]) ->
         return "sample_id twice"
     if sample.sample_type not in selection.sample_types:
         return f"sample_type {sample.sample_type}"
-    if selection.held_out_share and is_held_out(sample.image_paths, selection.held_out_share) != selection.held_out:
-        return "held out" if not selection.held_out else "not held out"
     return "" if sample.sampling_weight > 0 else "sampling_weight 0"
 
 

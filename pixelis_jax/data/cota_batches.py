@@ -159,8 +159,8 @@ class Batches:
         """Rows of a batch of that length, over all processes."""
         return buckets.rows_of(edge, batch_tokens=self.config.batch_tokens, multiple=self.config.multiple)
 
-    def steps(self, cursor: Cursor, mix: Mix) -> Iterator[Step]:
-        """Batches from `cursor` on, without end. `mix` gives the share of each category; categories of 0 are left out.
+    def steps(self, cursor: Cursor, mix: Mix, *, skip: int = 0) -> Iterator[Step]:
+        """Batches behind the first `skip` from `cursor` on, without end; categories of share 0 in `mix` are left out.
 
         Raises UserError for a mix that names an unknown or an empty category, and where nothing that is drawn can be
         used.
@@ -189,6 +189,9 @@ class Batches:
                     full, ready[bucket] = ready[bucket][:count], ready[bucket][count:]
                     for queues in cursor.waiting:
                         queues[bucket] = queues[bucket][count:]
+                    skip -= 1
+                    if skip >= 0:
+                        continue
                     batch = self._pack(full, cursor, bucket)
                     yield Step(batch, Cursor.from_json(cursor.to_json()), _numbers(batch, cursor))
 

@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 
 from pixelis_jax import hosts, parallel
+from pixelis_jax.data.dialogues import view_of
 from pixelis_jax.models import lora as loras
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import Placed
@@ -25,7 +26,7 @@ from pixelis_jax.models.rows import Row, bucket, pad_rows, power_bucket
 from pixelis_jax.rollout.embeddings import StateEmbedder
 from pixelis_jax.rollout.engine import DecodeState, Engine, SamplingConfig, row_keys
 from pixelis_jax.tools import TOOLS, grammar
-from pixelis_jax.tools.base import Session, Tool, View, schemas
+from pixelis_jax.tools.base import Session, Tool, schemas
 from pixelis_jax.tools.pool import ToolPool
 from pixelis_jax.types import STATE_DIM, ImageBatch, Observation, Task, TokenBatch, Trajectory, Turn, UserError
 
@@ -157,7 +158,7 @@ class Sampler:
             rows.append(row)
         state = self.engine.prefill(variables, self._pad(rows), table.features, repeat=group)
         episodes = []
-        view = View(processor.fit_overview, processor.fit_crop, processor.coordinates)
+        view = view_of(processor)
         for i, (task, row) in enumerate(zip(tasks, rows, strict=True)):
             first = (
                 pooled[starts[i] : starts[i + 1]].mean(axis=0)

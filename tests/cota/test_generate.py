@@ -72,7 +72,7 @@ def test_the_same_bytes_whatever_the_processes_and_the_kills(tmp_path):
     assert dataset.build(job(tmp_path / "one"), "2026-01-02", workers=1).made == 40
     two = job(tmp_path / "two")
     with dataset.Folder(two, "2026-01-02") as folder:
-        shards = dataset.generate(two, folder, workers=2)
+        shards = dataset.generate(two, folder.whole_shards(), folder.date, workers=2)
         next(shards)
         next(shards)
         shards.close()

@@ -237,3 +237,11 @@ def test_several_processes_take_turns(corpus, small_policy, monkeypatch):
         assert a.batch.rows.tokens.shape == b.batch.rows.tokens.shape
         assert a.cursor.waiting == b.cursor.waiting and a.cursor.draws == b.cursor.draws
         assert not np.array_equal(a.batch.rows.tokens, b.batch.rows.tokens)
+
+
+def test_skipped_batches_are_those_that_would_have_come(batches):
+    cursor = batches.first_cursor()
+    straight = list(itertools.islice(batches.steps(cursor, EVEN), 6))
+    behind = list(itertools.islice(batches.steps(cursor, EVEN, skip=4), 2))
+    for a, b in zip(straight[4:], behind, strict=True):
+        assert np.array_equal(a.batch.rows.tokens, b.batch.rows.tokens) and a.cursor.waiting == b.cursor.waiting

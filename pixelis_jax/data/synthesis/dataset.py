@@ -169,21 +169,22 @@ def build(job: Job, date: str, *, workers: int) -> Made | None:
     with Folder(job, date) as folder:
         if folder.finished:
             return None
-        found = sum(job.size_of(shard) for shard in folder.whole_shards())
+        whole = folder.whole_shards()
+        found = sum(map(job.size_of, whole))
         with Progress(job.num_samples, label="generate, samples", initial=found) as progress:
-            for count, reasons in generate(job, folder, workers=workers):
+            for count, reasons in generate(job, whole, folder.date, workers=workers):
                 given_up += reasons
                 progress.update(count)
         folder.join()
     return Made(job.num_samples - found, found, time.monotonic() - start, given_up)
 
 
-def generate(job: Job, folder: Folder, *, workers: int) -> Iterator[tuple[int, Counter[str]]]:
-    """Makes what is missing; yields (samples, why scenes were given up) of each shard as it is done.
+def generate(job: Job, whole: set[int], date: str, *, workers: int) -> Iterator[tuple[int, Counter[str]]]:
+    """Makes the shards beside those that are `whole`; yields (samples, why scenes were given up) of each as it is done.
 
     Raises UserError where a worker process dies.
     """
-    todo = [shard for shard in job.shards() if shard not in folder.whole_shards()]
+    todo = [shard for shard in job.shards() if shard not in whole]
     if not todo:
         return
     spawn = multiprocessing.get_context("spawn")
@@ -192,7 +193,7 @@ def generate(job: Job, folder: Folder, *, workers: int) -> Iterator[tuple[int, C
         running: set[Future[tuple[int, Counter[str]]]] = set()
         while todo or running:
             while todo and len(running) < 2 * workers:  # a few ahead, and not all: their arguments are kept in memory
-                running.add(pool.submit(make_shard, job, todo.pop(0), folder.date))
+                running.add(pool.submit(make_shard, job, todo.pop(0), date))
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from pixelis_jax.data.pixelsearch.draw import shape_mask
-from pixelis_jax.data.pixelsearch.film import DIRECTIONS, FRAMES, Film
+from pixelis_jax.data.pixelsearch.film import DIRECTIONS, Film
 from pixelis_jax.data.pixelsearch.scene import COLORS, LETTERS, SHAPES, Scene, Shape
 
 SIDES: dict[str, tuple[int, int]] = {"left": (-1, 0), "right": (1, 0), "above": (0, -1), "below": (0, 1)}
@@ -390,11 +390,6 @@ SCENE_BUILDERS: dict[str, Callable[[Scene, np.random.Generator], Problem | None]
     "relationship_detection": relationship,
 }
 FILM_BUILDERS: dict[str, Callable[[Film, np.random.Generator], Problem | None]] = {"temporal_tracking": tracking}
-
-
-def path_px(film: Film, target: int) -> int:
-    """Length of the way of a shape over the film."""
-    return film.motions[target].step_px * (FRAMES - 1)
 
 
 def _pick(draw: np.random.Generator, items: Sequence[T]) -> T:
