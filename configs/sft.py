@@ -21,8 +21,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.tools.names = ("ZOOM_IN", "SEGMENT_OBJECT_AT", "GET_PROPERTIES", "READ_TEXT", "TRACK_OBJECT")
 
     config.data = ml_collections.ConfigDict()
-    config.data.path = "runs/cota"  # folder of `cota score`; made with num_samples where there is none
-    config.data.num_samples = 4900  # CoTA samples to make; 0: the folder must be there
+    config.data.path = ""  # folder of `cota score`; "": num_samples are made, and kept in runs/cota_<num_samples>
+    config.data.num_samples = 4900  # CoTA samples to make where path is empty
     config.data.held_out_path = ""  # another such folder; "": a share of the pictures of path
     config.data.held_out_share = 0.15  # of the pictures; all questions about one stay together
     config.data.sample_types = ("positive", "self_correction")  # what is trained on
@@ -72,7 +72,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.curriculum.stages = ()
     elif variant == "smoke":
         config.total_steps, config.log_every_steps = 4, 2
-        config.data.path, config.data.num_samples = "runs/cota_smoke", 140
+        config.data.num_samples = 140
         config.data.batch_tokens, config.data.held_out_share, config.data.buckets = 1536, 0.3, 2
         config.curriculum.evaluation_frequency, config.curriculum.advancement_interval = 2, 2
         config.optimizer.warmup_steps = 1

@@ -37,8 +37,8 @@ class CurriculumSFT(Offline):
     def __init__(self, config: ConfigDict) -> None:
         self.tools = assembly.tools_of(config)
         super().__init__(config)
-        make_data(config, view_of(self.policy.processor))
-        self.corpus, held_out = open_data(config)
+        folder = data_folder(config, view_of(self.policy.processor))
+        self.corpus, held_out = open_data(config, folder)
         self.curriculum = difficulty_curriculum(config, self.corpus)
         processor = self.policy.processor
         encode = Encode(self.corpus, processor, self.tools)
@@ -210,31 +210,37 @@ class CurriculumSFT(Offline):
         return found
 
 
-def make_data(config: ConfigDict, view: View) -> None:
-    """Generates and scores the samples of `data.path`, where it is not there and `data.num_samples` says how many.
+def data_folder(config: ConfigDict, view: View) -> Path:
+    """The folder of `data.path`; where that is empty, `runs/cota_<num_samples>`, made if it is not there.
 
-    The samples stand beside it in `<path>_samples`. The first process makes them, the others wait.
+    The samples stand beside it in `<folder>_samples`. The first process makes them, the others wait. Raises UserError
+    where there is neither a path nor a number.
     """
-    path, count = Path(config.data.path), config.data.num_samples
-    if count and not path.exists() and hosts.first():
+    count = config.data.num_samples
+    if config.data.path:
+        return Path(config.data.path)
+    if not count:
+        raise UserError("data.path is empty and data.num_samples is 0; name a folder of `pixelis_jax.cota score`")
+    path = Path("runs") / f"cota_{count}"
+    if not path.exists() and hosts.first():
         ocr = "READ_TEXT" in config.tools.names
-        settings = {"seed": 0, "ocr": ocr, **config.image.to_dict()}
         synthesis = SynthesisConfig(seed=0, view=view, ocr=ocr)
-        job = dataset.Job(synthesis, settings, count, path.with_name(f"{path.name}_samples"))
+        job = dataset.Job(synthesis, {"seed": 0, "ocr": ocr, **config.image.to_dict()}, count, Path(f"{path}_samples"))
         dataset.build(job, dataset.today(), workers=os.cpu_count() or 1)
         scoring.score_folder(job.out, path)
     hosts.meet("data")
+    return path
 
 
-def open_data(config: ConfigDict) -> tuple[Corpus, Corpus]:
+def open_data(config: ConfigDict, folder: Path) -> tuple[Corpus, Corpus]:
     """(training corpus, held-out corpus) of a config. Raises UserError where they can't be had."""
     data = config.data
     selection = Selection(tuple(data.sample_types), data.held_out_share, data.strict)
-    paths = data.path, data.held_out_path or data.path
+    paths = folder, Path(data.held_out_path) if data.held_out_path else folder
     if data.held_out_path:
-        training, held_out = (open_corpus(Path(path), selection) for path in paths)
+        training, held_out = (open_corpus(path, selection) for path in paths)
     else:
-        training, apart = open_corpora(Path(data.path), selection)
+        training, apart = open_corpora(folder, selection)
         if apart is None:
             raise UserError("data.held_out_share is 0 and data.held_out_path is empty; set one of them")
         held_out = apart

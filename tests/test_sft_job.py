@@ -134,6 +134,7 @@ def test_without_stages_all_is_one_pool_and_it_stops_early(jobs, fields, tmp_pat
         ({"curriculum__stages": "({'name': 'a', 'mix': {'simple': 0.5}},)"}, "its mix sums to 0.5"),
         ({"curriculum__stages": "({'name': 'a', 'mix': {'easy': 1.0}},)"}, "mix names 'easy'"),
         ({"data__path": "/nowhere"}, "/nowhere: there is no such file or folder"),
+        ({"data__path": "", "data__num_samples": 0}, "data.path is empty and data.num_samples is 0"),
         ({"data__held_out_share": 0.0}, "data.held_out_share is 0"),
         ({"data__sample_types": "('trap_logical',)"}, "no sample in it can be used"),
         ({"data__row_tokens": 20}, "no sample can be used"),
