@@ -36,25 +36,54 @@ class Accuracy:
         return sum(share * self.by_category.get(name, (float("nan"), 0))[0] for name, share in shares.items())
 
 
-def split_questions(corpus: Corpus, *, validation: int, test: int) -> tuple[list[int], list[int]]:
-    """(numbers of about `validation` samples, of about `test` others), the categories in equal parts in both.
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Numbers of the questions asked while training, and of those for the end; how many had a picture that is bad."""
+
+    validation: list[int]
+    test: list[int]
+    unreadable: int
+
+
+def split_questions(corpus: Corpus, *, validation: int, test: int) -> Split:
+    """About `validation` samples and about `test` others, the categories in equal parts in both.
 
     A category with too few samples gives both their share of what it has. Neighbours in a file are alike, so the
-    samples are taken from all over it.
+    samples are taken from all over it. Their pictures are opened, so that none ends a job later on. Raises UserError
+    where none is left for the end.
     """
     names = [name for name in corpus.categories if len(corpus.numbers(name))]
-    found: tuple[list[int], list[int]] = ([], [])
+    found, bad = Split([], [], 0), 0
     for name in names:
         numbers = corpus.numbers(name)
         first, second = (-(-count // len(names)) for count in (validation, test))
-        if first + second > len(numbers):
-            first = max(1, len(numbers) * first // (first + second))
         order = np.random.Generator(np.random.Philox(key=len(numbers))).permutation(len(numbers))
-        found[0].extend(sorted(int(n) for n in numbers[order[:first]]))
-        found[1].extend(sorted(int(n) for n in numbers[order[first : first + second]]))
-    if not found[1]:
-        raise UserError(f"{corpus.root}: too few held-out samples ({len(corpus)}); raise data.held_out_share")
-    return found
+        good: list[int] = []
+        for number in numbers[order]:
+            if len(good) == first + second:
+                break
+            if _is_readable(corpus, int(number)):
+                good.append(int(number))
+            else:
+                bad += 1
+        if len(good) < first + second:
+            first = max(1, len(good) * first // (first + second))
+        found.validation.extend(sorted(good[:first]))
+        found.test.extend(sorted(good[first:]))
+    if not found.test:
+        raise UserError(
+            f"{corpus.name}: {len(corpus)} held-out samples, {bad} of them with a bad picture, are too few; raise"
+            " data.held_out_share"
+        )
+    return dataclasses.replace(found, unreadable=bad)
+
+
+def _is_readable(corpus: Corpus, number: int) -> bool:
+    try:
+        corpus.images(corpus.sample(number))
+    except UserError:
+        return False
+    return True
 
 
 class HeldOut:

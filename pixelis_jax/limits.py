@@ -204,6 +204,12 @@ def _check_pairs(fields: Mapping[str, Any]) -> None:
     for low, high in (("image.min_pixels", "image.max_pixels"), ("image.crop_min_pixels", "image.crop_max_pixels")):
         if low in fields and fields[low] > fields[high]:
             raise UserError(f"{low} {fields[low]} is above {high} {fields[high]}")
+    for group in ("data", "cota"):
+        step, row = (fields.get(f"{group}.{name}", 0) for name in ("batch_tokens", "row_tokens"))
+        if f"{group}.batch_tokens" in fields and step < row:
+            raise UserError(
+                f"{group}.batch_tokens {step} is below {group}.row_tokens {row}: a step holds one row at least"
+            )
     for names in ARRAYS:
         size = math.prod(fields.get(name, 0) for name in names)
         if size > INT32:

@@ -17,6 +17,7 @@ from pixelis_jax.data import cota_batches, demonstrations, scoring
 from pixelis_jax.data.corpus import Corpus, Selection, open_corpora, open_corpus
 from pixelis_jax.data.cota_batches import Batches, Cursor, Encode, Step
 from pixelis_jax.data.dialogues import view_of
+from pixelis_jax.data.splits import METADATA
 from pixelis_jax.data.synthesis import dataset
 from pixelis_jax.data.synthesis.samples import SynthesisConfig
 from pixelis_jax.evaluation import Questions
@@ -39,16 +40,19 @@ class CurriculumSFT(Offline):
         super().__init__(config)
         folder = data_folder(config, view_of(self.policy.processor))
         self.corpus, held_out = open_data(config, folder)
-        self.curriculum = difficulty_curriculum(config, self.corpus)
+        self.curriculum = difficulty_curriculum(config, self.corpus, held_out)
         processor = self.policy.processor
         encode = Encode(self.corpus, processor, self.tools)
         self.batches_of = Batches(self.corpus, self.batch_config(), processor, encode)
         rollout = assembly.rollout_config(config)
         sizes = {"validation": config.eval.samples, "test": config.eval.test_samples}
         questions = Questions(self.policy, batch=config.eval.batch, tools=self.tools)
+        self.split = split_questions(held_out, **sizes)
         self.validation, self.test = (
-            HeldOut(questions, held_out, numbers, rollout) for numbers in split_questions(held_out, **sizes)
+            HeldOut(questions, held_out, numbers, rollout) for numbers in (self.split.validation, self.split.test)
         )
+        same_root = self.corpus.root.resolve() == held_out.root.resolve()
+        self.shared_pictures = len(self.corpus.pictures & held_out.pictures) if same_root else 0
         self.hashes |= {"data": self.corpus.sha256, "held_out": held_out.sha256}
 
     def step_config(self) -> SFTConfig:
@@ -77,9 +81,13 @@ class CurriculumSFT(Offline):
     def notes(self) -> list[str]:
         """What was left out of the data, and what does not divide by the mesh, in lines for the user."""
         sizes = ", ".join(f"{len(self.corpus.numbers(name))} {name}" for name in self.corpus.categories)
-        told = [f"data: {len(self.corpus)} samples of {self.corpus.root} ({sizes})"]
+        told = [f"data: {len(self.corpus)} samples of {self.corpus.name} ({sizes})"]
         left = ", ".join(f"{count} {reason}" for reason, count in self.corpus.left_out.most_common())
         told += [f"data: left out {left}"] if left else []
+        if self.shared_pictures:
+            told.append(f"data: {self.shared_pictures} held-out pictures are trained on too: accuracy will be too high")
+        if self.split.unreadable:
+            told.append(f"evaluation: {self.split.unreadable} held-out questions left out, whose picture is damaged")
         counts = (
             f"{len(self.validation.numbers)} held-out questions while training, {len(self.test.numbers)} at the end"
         )
@@ -222,7 +230,7 @@ def data_folder(config: ConfigDict, view: View) -> Path:
     if not count:
         raise UserError("data.path is empty and data.num_samples is 0; name a folder of `pixelis_jax.cota score`")
     path = Path("runs") / f"cota_{count}"
-    if not path.exists() and hosts.first():
+    if not (path / METADATA).exists() and hosts.first():
         ocr = "READ_TEXT" in config.tools.names
         synthesis = SynthesisConfig(seed=0, view=view, ocr=ocr)
         job = dataset.Job(synthesis, {"seed": 0, "ocr": ocr, **config.image.to_dict()}, count, Path(f"{path}_samples"))
@@ -251,7 +259,7 @@ def open_data(config: ConfigDict, folder: Path) -> tuple[Corpus, Corpus]:
     return found
 
 
-def difficulty_curriculum(config: ConfigDict, corpus: Corpus) -> Curriculum:
+def difficulty_curriculum(config: ConfigDict, corpus: Corpus, held_out: Corpus) -> Curriculum:
     """The curriculum of a config, validated. Without stages, one that never changes."""
     table = config.curriculum
     stages = tuple(table.stages)
@@ -265,9 +273,10 @@ def difficulty_curriculum(config: ConfigDict, corpus: Corpus) -> Curriculum:
     curriculum.validate(made, known)
     for stage in made.stages:
         for name, share in stage.weights:
-            if share and (name not in corpus.categories or not len(corpus.numbers(name))):
-                raise UserError(
-                    f"curriculum stage {stage.name!r} takes {share:g} of {name!r}, and {corpus.root} has no sample of"
-                    " that category; score more data with `python -m pixelis_jax.cota score`, or change the stages"
-                )
+            for what, data in (("training", corpus), ("held-out", held_out)):
+                if share and (name not in data.categories or not len(data.numbers(name))):
+                    raise UserError(
+                        f"curriculum stage {stage.name!r} takes {share:g} of {name!r}, and the {what} samples of"
+                        f" {data.name} have none; score more data with `pixelis_jax.cota score`, or change the stages"
+                    )
     return made

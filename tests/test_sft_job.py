@@ -9,8 +9,9 @@ import pytest
 from corpus_files import write_folder
 from jobs import Jobs, lines, refusal
 
-from pixelis_jax import adapters
+from pixelis_jax import adapters, held_out
 from pixelis_jax.checkpoints import Checkpoints
+from pixelis_jax.data.corpus import Selection, open_corpora
 from pixelis_jax.metrics import names
 
 CONFIG = "configs/sft.py:smoke"
@@ -128,9 +129,31 @@ def test_without_stages_all_is_one_pool_and_it_stops_early(jobs, fields, tmp_pat
     assert "this job is finished" in jobs.run(CONFIG, tmp_path / "run", **options)
 
 
+def test_a_bad_held_out_picture_is_left_out_at_the_start(folder, tmp_path):
+    """Of 72 samples some are held out: all but one of their pictures are damaged, the sizes stay."""
+    changed = shutil.copytree(folder, tmp_path / "data")
+    corpus = open_corpora(changed, Selection(held_out_share=0.3))[1]
+    good = held_out.split_questions(corpus, validation=3, test=3)
+    assert good.unreadable == 0 and len(good.validation) == len(good.test) == 3
+    name = corpus.sample(good.validation[0]).image_paths[0]
+    (changed / name).write_bytes((changed / name).read_bytes()[:300])
+    again = held_out.split_questions(corpus, validation=3, test=3)
+    assert again.unreadable == 1 and good.validation[0] not in again.validation + again.test
+    assert len(again.validation) == len(again.test) == 3
+
+
+def test_held_out_samples_of_each_category_are_needed(fields, folder, tmp_path, monkeypatch, capsys):
+    other = shutil.copytree(folder, tmp_path / "data")
+    (other / "hard.jsonl").write_text("")
+    options = fields | {"data__held_out_path": other}
+    told = refusal(monkeypatch, capsys, CONFIG, tmp_path / "run", **options)
+    assert "'stage3' takes 0.2 of 'hard', and the held-out samples of" in told
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"data__batch_tokens": 100}, "data.batch_tokens 100 is below data.row_tokens 768"),
         ({"curriculum__stages": "({'name': 'a', 'mix': {'simple': 0.5}},)"}, "its mix sums to 0.5"),
         ({"curriculum__stages": "({'name': 'a', 'mix': {'easy': 1.0}},)"}, "mix names 'easy'"),
         ({"data__path": "/nowhere"}, "/nowhere: there is no such file or folder"),

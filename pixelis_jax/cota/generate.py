@@ -3,8 +3,9 @@
 import argparse
 import functools
 import os
-from pathlib import Path
 from typing import Any
+
+from pixelis_jax.cota import options
 
 HELP = "make CoTA samples of all seven task types from drawn scenes, with the results of the real tools"
 OFF = "without READ_TEXT: text is read from a ZOOM_IN (quicker by far, and rapidocr is not needed)"
@@ -12,20 +13,21 @@ OFF = "without READ_TEXT: text is read from a ZOOM_IN (quicker by far, and rapid
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("--num_samples", type=_count, required=True, metavar="N", help="how many")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder; the same command goes on there")
-    parser.add_argument("--seed", type=_natural, default=0, help="the same seed gives the same bytes (default: 0)")
-    parser.add_argument("--split", choices=("train", "heldout"), default="train", help="which digits and codes")
-    parser.add_argument("--no_ocr", action="store_true", help=OFF)
-    parser.add_argument("--workers", type=_count, default=os.cpu_count() or 1, help="processes (default: one a core)")
-    parser.add_argument("--trap_share", type=_share, default=0.2, help="of all samples (default: 0.2)")
-    parser.add_argument("--self_correction_share", type=_share, default=0.1, help="of all samples (default: 0.1)")
+    add = parser.add_argument
+    add("--num_samples", type=options.count, required=True, metavar="N", help="how many")
+    add("--out", type=options.path, required=True, metavar="DIR", help="folder; the same command goes on there")
+    add("--seed", type=options.natural, default=0, help="the same seed gives the same bytes (default: 0)")
+    add("--split", choices=("train", "heldout"), default="train", help="which digits and codes")
+    add("--no_ocr", action="store_true", help=OFF)
+    add("--workers", type=options.count, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    add("--trap_share", type=options.share, default=0.2, help="of all samples (default: 0.2)")
+    add("--self_correction_share", type=options.share, default=0.1, help="of all samples (default: 0.1)")
     budgets = {"min_pixels": 56 * 56, "max_pixels": 112 * 112, "crop_min_pixels": 84 * 84, "crop_max_pixels": 112 * 112}
     for name, area in budgets.items():
         what = "a tool's picture" if name.startswith("crop") else "a picture"
-        parser.add_argument(f"--{name}", type=_count, default=area, help=f"area of {what} as it is seen ({area})")
-    parser.add_argument("--factor", type=_count, default=28, help="sides are multiples of it (28; Qwen3-VL: 32)")
-    parser.add_argument("--coordinates", choices=("pixels", "norm1000"), default="pixels", help="frame of boxes")
+        add(f"--{name}", type=options.count, default=area, help=f"area of {what} as it is seen ({area})")
+    add("--factor", type=options.count, default=28, help="sides are multiples of it (28; Qwen3-VL: 32)")
+    add("--coordinates", choices=("pixels", "norm1000"), default="pixels", help="frame of boxes")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,10 +37,13 @@ def run(args: argparse.Namespace) -> int:
 
     job = make_job(args)
     done = dataset.build(job, dataset.today(), workers=args.workers)
-    if done is None:
+    if done is None and (job.out / statistics.REPORT).exists():
         print(f"{job.out}: this data set is finished ({job.num_samples} samples); name another --out for a new one")
         return 0
     statistics.report(job.out / dataset.SAMPLES, job.out)
+    if done is None:
+        print(f"{job.out / statistics.REPORT}: written; its {job.num_samples} samples were there")
+        return 0
     rate = f"{done.made} made in {done.seconds:.0f} s, {done.made / done.seconds:.1f} a second"
     before = f", {done.found} were there" if done.found else ""
     print(f"{job.out / dataset.SAMPLES}: {job.num_samples} samples; {rate}{before}; see {job.out / statistics.REPORT}")
@@ -85,27 +90,3 @@ def make_job(args: argparse.Namespace) -> Any:
     budgets = ("min_pixels", "max_pixels", "crop_min_pixels", "crop_max_pixels", "factor")
     settings = {name: getattr(args, name) for name in ("seed", "split", "no_ocr", "coordinates", *shares, *budgets)}
     return Job(config, settings, args.num_samples, args.out)
-
-
-def _count(text: str) -> int:
-    return _number(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _number(text, 0)
-
-
-def _number(text: str, low: int) -> int:
-    if not text.isdecimal() or not low <= int(text) < 2**31:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {low}")
-    return int(text)
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share from 0 to 1")
-    return value

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pixelis_jax.cota import options
+
 if TYPE_CHECKING:
     from pixelis_jax.data.importers.job import Import
 
@@ -49,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="frame of the boxes in tool calls (default: auto, what the tool's own definition or name says)",
     )
     padding = "share of the image that the tool added around a box on each side (default: 0; Pixel-Reasoner's: 0.1)"
-    add("--crop_padding", type=_share, default=0.0, help=padding)
+    add("--crop_padding", type=options.share, default=0.0, help=padding)
     add("--split", default="", help="read this split alone (train, test, ...; default: all, named in metadata)")
     add("--image_root", type=Path, metavar="DIR", help="another folder that images may lie in, looked in first")
     add("--keep_paths", action="store_true", help="name images where they lie instead of linking or copying them")
@@ -111,13 +113,3 @@ def report(job: "Import") -> Iterator[str]:
         yield f"  {count:6d}  {reason}"
     yield f"the first {len(counts.first)} (all: {job.out / REFUSED}):"
     yield from (f"  {line}" for line in counts.first)
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share from 0 to 1")
-    return value

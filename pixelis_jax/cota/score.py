@@ -5,8 +5,9 @@ import importlib
 import numbers
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pixelis_jax.cota import options
 
 if TYPE_CHECKING:
     from pixelis_jax.data.cota import Sample
@@ -16,14 +17,13 @@ HELP = "score the difficulty of CoTA samples and split them into simple, medium 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
+    add = parser.add_argument
     scorer = "your own scoring function, f(sample) -> float from 0 to 1 (default: the formula of data/difficulty.py)"
     strict = "stop at the first bad line or repeated sample_id, and write nothing"
-    parser.add_argument(
-        "--input", type=_path, required=True, metavar="PATH", help="a .jsonl or .json file, or a folder"
-    )
-    parser.add_argument("--out", type=_path, required=True, metavar="DIR", help="a new folder, or one of this command")
-    parser.add_argument("--scorer", metavar="MODULE:FUNCTION", help=scorer)
-    parser.add_argument("--strict", action="store_true", help=strict)
+    add("--input", type=options.path, required=True, metavar="PATH", help="a .jsonl or .json file, or a folder")
+    add("--out", type=options.path, required=True, metavar="DIR", help="a new folder, or one of this command")
+    add("--scorer", metavar="MODULE:FUNCTION", help=scorer)
+    add("--strict", action="store_true", help=strict)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,9 +77,3 @@ def load_scorer(name: str) -> Callable[["Sample"], float]:
 
 def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:200]
-
-
-def _path(text: str) -> Path:
-    if not text:  # an unset variable of a script, not the current folder
-        raise argparse.ArgumentTypeError("is empty; name a path")
-    return Path(text)

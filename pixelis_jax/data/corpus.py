@@ -21,6 +21,7 @@ from pixelis_jax.data.splits import CATEGORIES, METADATA, image_root, resolve
 from pixelis_jax.types import Task, UserError
 
 ALL = "all"
+OUTSIDE = -2
 TRAINED: tuple[str, ...] = ("positive", "self_correction")
 
 
@@ -41,6 +42,7 @@ class Selection:
 class Corpus:
     """Samples 0 .. N - 1; picklable, since worker processes read from it. `left_out` counts samples by reason."""
 
+    name: str  # the folder or file as it was given
     root: Path  # that image paths start at
     files: tuple[Path, ...]
     places: np.ndarray  # i64[N, 3]: file, first byte, bytes
@@ -49,14 +51,11 @@ class Corpus:
     weights: np.ndarray  # f32[N] sampling weights
     task_types: tuple[str, ...]  # of each sample
     left_out: Counter[str]
-    sha256: str  # of all lines that are used
+    pictures: frozenset[str]  # image paths that the samples name
+    sha256: str  # of all lines that are used, and the sizes of their pictures
 
     def __len__(self) -> int:
         return len(self.places)
-
-    @property
-    def name(self) -> str:
-        return str(self.root)
 
     def numbers(self, category: str) -> np.ndarray:
         """i64[n]: the samples of a category, in the order of the files."""
@@ -101,14 +100,36 @@ class _Gathered:
     category: list[int] = dataclasses.field(default_factory=list)
     weights: list[float] = dataclasses.field(default_factory=list)
     task_types: list[str] = dataclasses.field(default_factory=list)
+    pictures: set[str] = dataclasses.field(default_factory=set)
     digest: Any = dataclasses.field(default_factory=hashlib.sha256)
 
-    def add(self, sample: Sample, line: bytes, place: tuple[int, int], category: str) -> None:
+    def add(self, sample: Sample, line: bytes, place: tuple[int, int], *, category: str, sizes: list[int]) -> None:
         self.places.append((*place, len(line)))
         self.category.append(CATEGORIES.index(category) if category in CATEGORIES else 0)
         self.weights.append(sample.sampling_weight)
         self.task_types.append(sample.task_type)
-        self.digest.update(line)
+        self.pictures.update(sample.image_paths)
+        self.digest.update(line + repr(sizes).encode())
+
+
+class _Pictures:
+    """Sizes in bytes of the files that image paths name, each looked at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._sizes: dict[str, int] = {}
+
+    def sizes(self, paths: Sequence[str]) -> list[int]:
+        """OUTSIDE for a path that leaves the folder, -1 for a file that is not there, 0 for an empty one."""
+        for path in paths:
+            if path not in self._sizes:
+                try:
+                    self._sizes[path] = resolve(self.root, path).stat().st_size
+                except UserError:
+                    self._sizes[path] = OUTSIDE
+                except OSError:
+                    self._sizes[path] = -1
+        return [self._sizes[path] for path in paths]
 
 
 def open_corpus(path: Path, selection: Selection) -> Corpus:
@@ -122,26 +143,34 @@ def open_corpora(path: Path, selection: Selection) -> tuple[Corpus, Corpus | Non
     Raises UserError where one of them has no sample that can be used.
     """
     names, files = _files(path)
-    left_out, seen = Counter[str](), set[str]()
-    sides = [_Gathered(), _Gathered()]
+    root, left_out, seen = image_root(path), Counter[str](), set[str]()
+    if not root.is_dir():
+        raise UserError(f"{path}: its pictures should be in {root}, which is not there; move it back, or score again")
+    sides, pictures = (_Gathered(), _Gathered()), _Pictures(root)
     for number, (name, file) in enumerate(zip(names, files, strict=True)):
         for start, line, sample in _lines(file):
-            reason = _reason(sample, selection, seen)
+            reason, sizes = _reason(sample, selection, seen), []
+            if not reason:
+                assert isinstance(sample, Sample)
+                sizes = pictures.sizes(sample.image_paths)
+                if min(sizes) <= 0:
+                    reason = "picture outside the folder" if min(sizes) == OUTSIDE else "picture missing or empty"
             if reason:
                 left_out[reason] += 1
                 continue
             assert isinstance(sample, Sample)
             seen.add(sample.sample_id)
             apart = is_held_out(sample.image_paths, selection.held_out_share)
-            sides[apart].add(sample, line, (number, start), name)
-    root, found = image_root(path), []
+            sides[apart].add(sample, line, (number, start), category=name, sizes=sizes)
+    found = []
     for side in sides if selection.held_out_share else sides[:1]:
         if not side.places:
             counts = left_out + Counter({"on the other side of data.held_out_share": len(seen)} if seen else {})
-            told = ", ".join(f"{count} {reason}" for reason, count in counts.most_common()) or "no line"
-            raise UserError(f"{path}: no sample in it can be used ({told})")
+            told = ", ".join(f"{count} {reason}" for reason, count in counts.most_common()) or "it holds none"
+            raise UserError(f"{path}: no sample in it can be used ({told}); `pixelis_jax.cota generate` makes some")
         found.append(
             Corpus(
+                name=str(path),
                 root=root,
                 files=tuple(files),
                 places=np.array(side.places, np.int64),
@@ -150,6 +179,7 @@ def open_corpora(path: Path, selection: Selection) -> tuple[Corpus, Corpus | Non
                 weights=np.array(side.weights, np.float32),
                 task_types=tuple(side.task_types),
                 left_out=left_out,
+                pictures=frozenset(side.pictures),
                 sha256=side.digest.hexdigest(),
             )
         )

@@ -67,7 +67,10 @@ def test_samples_are_valid_and_say_what_is_wrong_in_them(samples):
             assert any(phrase in after.thought for phrase in ("doesn't seem right", "Actually", "Wait", "Correction"))
 
 
-def test_the_same_bytes_whatever_the_processes_and_the_kills(tmp_path):
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:100], lambda whole: b"{}\n" * 7, lambda whole: b"[" * 100_000], ids=range(3)
+)
+def test_the_same_bytes_whatever_the_processes_and_the_kills(tmp_path, damage):
     """Seven samples a shard: one run alone, and one of two workers whose parts are taken away in between."""
     assert dataset.build(job(tmp_path / "one"), "2026-01-02", workers=1).made == 40
     two = job(tmp_path / "two")
@@ -77,7 +80,7 @@ def test_the_same_bytes_whatever_the_processes_and_the_kills(tmp_path):
         next(shards)
         shards.close()
     left = dataset.shard_path(two.out, 0)
-    left.write_bytes(left.read_bytes()[:100])  # cut
+    left.write_bytes(damage(left.read_bytes()))
     picture = next((two.out / "images").rglob("0000001*.png"))
     picture.write_bytes(b"")
     done = dataset.build(two, "2027-07-07", workers=2)  # another day: the first one's date stays
@@ -104,14 +107,33 @@ def test_a_killed_command_goes_on_without_duplicates(tmp_path):
     assert len(ids) == len(set(ids)) == 300 and not (out / "shards").exists() and (out / "report.md").exists()
 
 
+def test_a_finished_folder_is_looked_at_again(tmp_path, capsys):
+    """What is missing of it is made anew, the report too."""
+    arguments = ["generate", "--num_samples=8", "--no_ocr", "--workers=1", f"--out={tmp_path / 'data'}"]
+    main(arguments)
+    before = files(tmp_path / "data")
+    main(arguments)
+    assert "this data set is finished" in capsys.readouterr().out
+    for name in ("report.md", "cota.jsonl", next(f for f in before if f.endswith(".png") and "images" in f)):
+        (tmp_path / "data" / name).write_bytes(b"")
+        if name == "report.md":
+            (tmp_path / "data" / name).unlink()
+        main(arguments)
+        assert files(tmp_path / "data") == before, name
+
+
 def test_another_job_or_foreign_files_are_refused(tmp_path, capsys):
     dataset.build(job(tmp_path / "data", count=2), "2026-01-02", workers=1)
     with pytest.raises(UserError, match=r"holds other data \(num_samples: 2, now 3\)"):
         dataset.build(job(tmp_path / "data", count=3), "2026-01-02", workers=1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("x")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="can't be made"):
+        dataset.build(job(tmp_path / "file" / "deep"), "2026-01-02", workers=1)
     with pytest.raises(UserError, match=r"holds notes\.txt; name an empty or new --out"):
         dataset.build(job(tmp_path / "mine"), "2026-01-02", workers=1)
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
     with dataset.Folder(job(tmp_path / "busy"), "2026-01-02"), pytest.raises(UserError, match="another process"):
         dataset.build(job(tmp_path / "busy"), "2026-01-02", workers=1)
 

@@ -1,5 +1,6 @@
 import dataclasses
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -57,6 +58,9 @@ def test_bad_lines_are_counted_or_stop(tmp_path):
 
 def test_files_that_were_not_scored_are_one_category(tmp_path):
     write_jsonl(tmp_path / "a.jsonl", [sample(1), sample(2)])
+    (tmp_path / "images").mkdir()
+    for number in (1, 2):
+        (tmp_path / "images" / f"{number}.png").write_bytes(b"x")
     for path in (tmp_path, tmp_path / "a.jsonl"):
         corpus = open_corpus(path, Selection())
         assert corpus.categories == (ALL,) and np.array_equal(corpus.numbers(ALL), [0, 1])
@@ -67,7 +71,10 @@ def test_files_that_were_not_scored_are_one_category(tmp_path):
     [
         (lambda d: None, "there is no such file or folder; `python -m pixelis_jax.cota generate`"),
         (lambda d: d.mkdir(), "holds no .jsonl file"),
-        (lambda d: (d.mkdir(), (d / "a.jsonl").write_bytes(b"")), r"no sample in it can be used \(no line\)"),
+        (
+            lambda d: (d.mkdir(), (d / "a.jsonl").write_bytes(b"")),
+            r"no sample in it can be used \(it holds none\); `pixelis",
+        ),
         (lambda d: (d.mkdir(), (d / "a.jsonl").write_bytes(b"{}\n\x00\n")), r"can be used \(2 bad line\)"),
         (lambda d: (write_folder(d), (d / "hard.jsonl").unlink()), r"hard\.jsonl is missing"),
     ],
@@ -82,6 +89,22 @@ def test_a_picture_outside_the_folder_is_not_opened(tmp_path):
     def change(category, i, made):
         return dataclasses.replace(made, image_paths=("../secret.png",), sample_id="") if i == 1 else made
 
+    (tmp_path / "secret.png").write_bytes(b"x")
     corpus = open_corpus(write_folder(tmp_path / "data", change=change), Selection())
-    with pytest.raises(UserError, match="leaves the folder of the data"):
-        corpus.task(1)
+    assert corpus.left_out == {"picture outside the folder": 3}
+
+
+def test_pictures_that_are_gone_are_told_and_make_another_corpus(folder, tmp_path):
+    before = open_corpus(folder, Selection())
+    changed = tmp_path / "data"
+    shutil.copytree(folder, changed)
+    assert open_corpus(changed, Selection()).sha256 == before.sha256
+    (changed / "images" / "3.png").unlink()
+    (changed / "images" / "4.png").write_bytes(b"")
+    after = open_corpus(changed, Selection())
+    assert after.left_out == {"picture missing or empty": 2} and after.sha256 != before.sha256
+    (changed / "images" / "3.png").write_bytes(b"cut short")
+    assert len({open_corpus(changed, Selection()).sha256, after.sha256, before.sha256}) == 3
+    shutil.rmtree(changed / "images")
+    with pytest.raises(UserError, match="27 picture missing or empty"):
+        open_corpus(changed, Selection())

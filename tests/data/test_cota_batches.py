@@ -183,8 +183,9 @@ def test_bad_pictures_and_calls_cost_their_sample_alone(tmp_path, small_policy):
 
     folder = write_folder(tmp_path / "data", change=change)
     (folder / "images" / "0.png").write_bytes((folder / "images" / "0.png").read_bytes()[:500])
+    corpus = open_corpus(folder, Selection())
     (folder / "images" / "3.png").unlink()
-    batches = batches_of(open_corpus(folder, Selection()), small_policy)
+    batches = batches_of(corpus, small_policy)
     cursor = list(itertools.islice(batches.steps(batches.first_cursor(), {"simple": 1.0}), 9))[-1].cursor
     reasons = {reason.split("/")[-1]: count for reason, count in cursor.left_out.items()}
     assert {"ZOOM_IN fails where it should not", "3.png: there is no such file; check the name"} < set(reasons)

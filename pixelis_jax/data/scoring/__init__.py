@@ -42,10 +42,12 @@ def score_folder(
     with ResultFolder(out, inputs=files, names=names, command=COMMAND) as folder:
         spool = folder.staging / _SPOOL
         scored = passes.score_all(files, scorer, spool=spool, strict=strict)
-        if scored.refused and not scored.statistics.samples:
-            first = scored.refused_first[0]
+        if not scored.statistics.samples:
+            if not scored.refused:
+                raise UserError(f"{source}: holds no sample; name a file or folder that has some")
             raise UserError(
-                f"{source}: none of {scored.refused} samples can be read ({first}); `cota import` reads other formats"
+                f"{source}: none of {scored.refused} samples can be read ({scored.refused_first[0]}); `cota import`"
+                " reads other formats"
             )
         made = passes.split(scored, spool=spool, folder=folder.staging)
         spool.unlink()

@@ -28,7 +28,7 @@ from typing import IO, Any
 
 from PIL import Image
 
-from pixelis_jax.data.cota import to_record
+from pixelis_jax.data.cota import from_line, to_record
 from pixelis_jax.data.synthesis.samples import BLOCK, VERSION, SynthesisConfig, make_block
 from pixelis_jax.metrics.files import atomic_write, explain_full_disk
 from pixelis_jax.metrics.progress import Progress
@@ -75,7 +75,11 @@ class Folder:
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> "Folder":
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{self.path}: can't be made ({error.strerror}); name another --out") from None
+        self._refuse_foreign_files()
         self._lock = (self.path / LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,9 +103,6 @@ class Folder:
         """Writes the manifest, or takes the date from the one that is there."""
         manifest = self.path / MANIFEST
         if not manifest.exists():
-            found = sorted(p.name for p in self.path.iterdir() if p.name != LOCK and not p.name.startswith("."))
-            if found:
-                raise UserError(f"{self.path} has no {MANIFEST} but holds {found[0]}; name an empty or new --out")
             self._write(finished=False)
             return
         old = _read_manifest(manifest)
@@ -111,30 +112,42 @@ class Folder:
             raise UserError(f"{self.path} holds other data ({'; '.join(changed)}); name another --out")
         self.date = old["date"]
 
+    def _refuse_foreign_files(self) -> None:
+        if not (self.path / MANIFEST).exists():
+            found = sorted(p.name for p in self.path.iterdir() if p.name != LOCK and not p.name.startswith("."))
+            if found:
+                raise UserError(f"{self.path} has no {MANIFEST} but holds {found[0]}; name an empty or new --out")
+
     def _write(self, *, finished: bool) -> None:
         content = {"asked": self.job.asked(), "date": self.date, "finished": finished}
         atomic_write(self.path / MANIFEST, json.dumps(content, indent=1) + "\n")
 
     @property
     def finished(self) -> bool:
-        """Whether all samples are there."""
-        return bool(_read_manifest(self.path / MANIFEST)["finished"]) and (self.path / SAMPLES).exists()
+        """Whether all samples are there with their pictures; what a kill left of the shards is then removed."""
+        done = bool(_read_manifest(self.path / MANIFEST)["finished"])
+        if not done or not self._holds(self.path / SAMPLES, self.job.num_samples):
+            return False
+        shutil.rmtree(self.path / SHARDS, ignore_errors=True)
+        return True
 
     def whole_shards(self) -> set[int]:
         """Shards with all their pictures."""
-        return {shard for shard in self.job.shards() if self._is_whole(shard)}
+        sizes = {shard: self.job.size_of(shard) for shard in self.job.shards()}
+        return {shard for shard, size in sizes.items() if self._holds(shard_path(self.path, shard), size)}
 
-    def _is_whole(self, shard: int) -> bool:
-        path = shard_path(self.path, shard)
-        if not path.exists():
-            return False
+    def _holds(self, path: Path, count: int) -> bool:
+        """Whether a file has so many samples, each with its pictures."""
+        pictures: set[str] = set()
+        found = 0
         try:
-            records = [json.loads(line) for line in path.read_bytes().splitlines()]
-        except ValueError:
+            with path.open("rb") as file:
+                for number, line in enumerate(file):
+                    pictures.update(from_line(line, f"{path}:{number + 1}").image_paths)
+                    found += 1
+            return found == count and all((self.path / name).stat().st_size for name in pictures)
+        except (OSError, UserError):
             return False
-        files = {f for r in records for f in ([r["image_path"]] if "image_path" in r else r["frames"])}
-        whole = all((self.path / f).is_file() and (self.path / f).stat().st_size for f in files)
-        return whole and len(records) == self.job.size_of(shard)
 
     def join(self) -> None:
         """Puts the shards together; what is written is whole or not there."""
@@ -254,7 +267,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         good = all(isinstance(found[name], kind) for name, kind in kinds.items())
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         good = False
     if not good:
         raise UserError(f"{path} is damaged; remove the folder, or name another --out")
