@@ -1,6 +1,7 @@
 """Pretrain pixelis-tiny from scratch on oracle dialogues, close-ups, and an auxiliary reading loss.
 
     python -m pixelis_jax.main --config=configs/pretrain.py            # a GPU: minutes
+    python -m pixelis_jax.main --config=configs/pretrain.py:tools      # goes on with five tools; a CPU: an hour
     python -m pixelis_jax.main --config=configs/pretrain.py:smoke      # a CPU: seconds
 
 The result is a Hugging Face style directory at WORKDIR/model.
@@ -12,7 +13,7 @@ from configs import common
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """The configuration; `variant` is "" or "smoke"."""
+    """The configuration; `variant` is "", "tools" or "smoke"."""
     config = ml_collections.ConfigDict()
     config.job = "pretrain"
     config.seed = 0
@@ -20,6 +21,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
     config.model = ml_collections.ConfigDict()
     config.model.init_from = ""  # a model directory to go on from; "": fresh weights
+    config.model.freeze_vision = False  # train the decoder alone, without reading
+    config.model.new_tokenizer = False  # go on with a tokenizer that is trained as for fresh weights
     config.model.width = 128  # decoder features; heads are of 32
     config.model.layers = 4  # decoder layers
     config.model.vision_width = 128  # vision tower features
@@ -73,6 +76,15 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.reading.first_batch, config.reading.batch = 8, 4
         config.eval.scenes, config.eval.batch, config.eval.modes = 8, 8, ("tools_on",)
         config.checkpoint.every_steps = 3
+    elif variant == "tools":
+        config.total_steps, config.log_every_steps = 2200, 25
+        config.model.init_from, config.model.new_tokenizer, config.model.freeze_vision = "pixelis-tiny", True, True
+        config.optimizer.warmup_steps = 100
+        config.data.workers = 2
+        config.cota.samples, config.cota.every, config.cota.buckets = 10500, 1, 4
+        config.cota.batch_tokens = 10240
+        config.eval.modes = ("tools_on",)
+        config.checkpoint.every_steps = 200
     elif variant:
-        common.unknown_variant("configs/pretrain.py", variant)
+        common.unknown_variant("configs/pretrain.py", variant, "tools")
     return config

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
+from tokenizers import Tokenizer
 
 from pixelis_jax import adapters, curriculum, hosts, parallel, tiny, tools
 from pixelis_jax.algorithms.advantages import check_group_size
@@ -94,14 +95,17 @@ def load_policy(config: ConfigDict) -> Policy:
 
 
 def new_policy(config: ConfigDict) -> Policy:
-    """A policy with fresh weights and a tokenizer trained on the task's own text, or the one of `model.init_from`."""
+    """A policy with fresh weights and a tokenizer trained on the task's own text, or the one of `model.init_from`.
+
+    With `model.new_tokenizer` the weights of `init_from` go on with a tokenizer trained like a fresh one.
+    """
     overview, crop = budgets(config)
     mesh = mesh_of(config)
     if config.model.init_from:
         frame = config.image.coordinates
-        return policies.load(config.model.init_from, mesh=mesh, overview=overview, crop=crop, coordinates=frame)
-    cota = synthesis_config(config) if config.cota.samples else None
-    tokenizer = tiny.make_tokenizer(config.seed, schemas(tools_of(config)), cota)
+        loaded = policies.load(config.model.init_from, mesh=mesh, overview=overview, crop=crop, coordinates=frame)
+        return _with_tokenizer(loaded, new_tokenizer(config)) if config.model.new_tokenizer else loaded
+    tokenizer = new_tokenizer(config)
     sizes = {k: config.model[k] for k in ("width", "layers", "vision_width", "vision_depth")}
     model_config = tiny.make_config(tokenizer, **sizes)
     model = VLM(model_config)
@@ -109,6 +113,31 @@ def new_policy(config: ConfigDict) -> Policy:
     params = jax.jit(lambda: policies.init_params(model, config.seed), out_shardings=shardings)()
     processor = Processor(model_config, tokenizer, overview=overview, crop=crop, coordinates=config.image.coordinates)
     return Policy(model, params, processor, mesh, "new", "")
+
+
+def new_tokenizer(config: ConfigDict) -> Tokenizer:
+    """Trained on the texts that pretraining sees."""
+    cota = synthesis_config(config) if config.cota.samples else None
+    return tiny.make_tokenizer(config.seed, schemas(tools_of(config)), cota)
+
+
+def _with_tokenizer(policy: Policy, tokenizer: Tokenizer) -> Policy:
+    """The policy with another vocabulary. Raises UserError where embeddings and output are not tied."""
+    old = policy.model.config
+    if not old.text.tie_word_embeddings:
+        raise UserError(
+            f"model.new_tokenizer carries tied embeddings over, and {policy.name} has an lm_head of its own; set"
+            " --config.model.new_tokenizer=False"
+        )
+    vocabulary = dataclasses.replace(old.text, vocab_size=tokenizer.get_vocab_size())
+    config = dataclasses.replace(old, text=vocabulary, **tiny.special_tokens(tokenizer))
+    rows = tiny.carry_embeddings(policy.host_embeddings, policy.processor.tokenizer, tokenizer)
+    model = policy.model.clone(config=config)
+    shardings = parallel.param_shardings(policy.mesh, policies.abstract_params(model))
+    params = policy.params | {"embed_tokens": jax.device_put(rows, shardings["embed_tokens"])}
+    p = policy.processor
+    processor = Processor(config, tokenizer, overview=p.overview, crop=p.crop, coordinates=p.coordinates)
+    return dataclasses.replace(policy, model=model, params=params, processor=processor)
 
 
 def synthesis_config(config: ConfigDict) -> SynthesisConfig:

@@ -239,6 +239,9 @@ def _check_job(job: str, fields: Mapping[str, Any]) -> None:
         raise UserError(
             f"optimizer.micro_batches is {parts}; pretraining takes 1, since rows of a scene share its image"
         )
+    for name in ("model.freeze_vision", "model.new_tokenizer"):
+        if job == "pretrain" and fields[name] and not fields["model.init_from"]:
+            raise UserError(f"{name} is for a model to go on from; name one with --config.model.init_from")
     sizes = {"rft": ("rollout.prompts", "rollout.group_size"), "habit": ("data.scenes", "data.questions")}
     if job in sizes:
         a, b = sizes[job]

@@ -21,6 +21,7 @@ from pixelis_jax.tools.base import schemas
 from pixelis_jax.train_step import SFTConfig, TrainState
 
 PyTree = Any
+VISION = "visual"  # the vision tower among the parameters
 
 
 class Offline:
@@ -100,7 +101,10 @@ class Offline:
 
 
 class Pretrain(Offline):
-    """All weights from scratch: the vision tower reads charts first, and goes on with that beside the dialogues."""
+    """All weights from scratch: the vision tower reads charts first, and goes on with that beside the dialogues.
+
+    With `model.freeze_vision` the tower stays as it is, and the decoder alone is trained, on dialogues.
+    """
 
     _pool: reading.Charts | None = None
 
@@ -108,16 +112,27 @@ class Pretrain(Offline):
         """Fresh weights, or those of `model.init_from`."""
         return assembly.new_policy(self.config)
 
+    @property
+    def reads(self) -> bool:
+        """Whether the vision tower is trained, with charts."""
+        return not self.config.model.freeze_vision
+
     def make_start(self) -> tuple[PyTree, dict[str, str], str]:
-        start = {"params": self.policy.params, READER: reading.init_reader(self.policy.model)}
-        return (
-            start,
-            assembly.hashes(self.policy, None),
-            f"all weights, from {self.config.model.init_from or 'scratch'}",
-        )
+        params, origin = self.policy.params, self.config.model.init_from or "scratch"
+        hashes = assembly.hashes(self.policy, None)
+        if self.reads:
+            return (
+                {"params": params, READER: reading.init_reader(self.policy.model)},
+                hashes,
+                f"all weights, from {origin}",
+            )
+        start = {"params": {name: part for name, part in params.items() if name != VISION}}
+        return start, hashes, f"the decoder, from {origin}; the vision tower is frozen"
 
     def prepare(self, run: Run, state: TrainState) -> TrainState:
         """Reading alone, which later steps build on."""
+        if not self.reads:
+            return state
         settings = assembly.reading_config(self.config)
         params, reader = reading.read_first(self.policy, self.pool, settings, run.say, run.check)
         return self.first_state_of({"params": params, READER: reader})
@@ -165,12 +180,14 @@ class Pretrain(Offline):
     def train_step(
         self, state: TrainState, batch: DemonstrationBatch, step: int
     ) -> tuple[TrainState, Mapping[str, Array]]:
-        charts = reading.take(self.pool, step, count=self.config.reading.batch)
-        return self.step_fn(state, {}, parallel.put_batch(self.policy.mesh, batch), charts)
+        placed = parallel.put_batch(self.policy.mesh, batch)
+        if self.reads:
+            return self.step_fn(state, {}, placed, reading.take(self.pool, step, count=self.config.reading.batch))
+        return self.step_fn(state, {"params": {VISION: self.policy.params[VISION]}}, placed)
 
     def keep(self, run: Run, state: TrainState) -> tuple[policies.Policy, PyTree]:
         """The whole model directory; weights in half precision, which is how it is shipped."""
-        policy = policies.with_params(self.policy, state.trainable["params"])
+        policy = policies.with_params(self.policy, self.policy.params | state.trainable["params"])
         processor, target = policy.processor, run.path / "model"
         model_config = policy.model.config
         settings = to_json(self.config)

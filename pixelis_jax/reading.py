@@ -109,7 +109,9 @@ def read_first(
     others = {k: v for k, v in policy.params.items() if k != "visual"}
     trainable = {"visual": policy.params["visual"], READER: init_reader(policy.model)}
     warmup = min(100, max(1, config.first_steps // 10))
-    schedule = optax.warmup_cosine_decay_schedule(0.0, config.learning_rate, warmup, config.first_steps + warmup)
+    schedule = optax.warmup_cosine_decay_schedule(
+        0.0, config.learning_rate, warmup, warmup + max(1, config.first_steps)
+    )
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.98, weight_decay=0.01))
 
     def loss(trainable: PyTree, charts: Charts) -> tuple[Array, Array]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from pixelis_jax import adapters
@@ -67,21 +68,21 @@ def make_config(tokenizer: Tokenizer, *, width: int, layers: int, vision_width: 
         max_position_embeddings=2048,
     )
 
-    def token(name: str) -> int:
-        found = tokenizer.token_to_id(name)
-        assert found is not None, name
-        return found
+    return ModelConfig(vision=vision, text=text, **special_tokens(tokenizer))
 
-    return ModelConfig(
-        vision=vision,
-        text=text,
-        image_token_id=token("<|image_pad|>"),
-        video_token_id=token("<|video_pad|>"),
-        vision_start_token_id=token("<|vision_start|>"),
-        vision_end_token_id=token("<|vision_end|>"),
-        pad_token_id=token("<|endoftext|>"),
-        eos_token_id=token("<|im_end|>"),
-    )
+
+def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
+    """ModelConfig's ids of special tokens."""
+    names = {
+        "image_token_id": "<|image_pad|>",
+        "video_token_id": "<|video_pad|>",
+        "vision_start_token_id": "<|vision_start|>",
+        "vision_end_token_id": "<|vision_end|>",
+        "pad_token_id": "<|endoftext|>",
+        "eos_token_id": "<|im_end|>",
+    }
+    vocabulary = tokenizer.get_vocab()
+    return {field: vocabulary[name] for field, name in names.items()}
 
 
 def make_tokenizer(seed: int, schemas: str, cota: SynthesisConfig | None = None) -> Tokenizer:
@@ -126,6 +127,19 @@ def _dialogue(task: Task, generator: Any, budget: PixelBudget, schemas: str) -> 
             yield message.text
             if message.observation is not None:
                 yield message.observation.text
+
+
+def carry_embeddings(embeddings: np.ndarray, old: Tokenizer, new: Tokenizer) -> np.ndarray:
+    """f32[V', D]: `embeddings` f32[V, D] of one byte-level BPE vocabulary for another (Gee et al. 2022, 2402.09977).
+
+    A token of both keeps its row; another gets the mean of the rows that `old` cuts its text into.
+    """
+    known = old.get_vocab()
+    rows = np.empty((new.get_vocab_size(), embeddings.shape[1]), np.float32)
+    for token, row in new.get_vocab().items():
+        pieces = [known[token]] if token in known else [piece.id for piece in old.model.tokenize(token)]
+        rows[row] = embeddings[pieces].mean(axis=0)
+    return rows
 
 
 def write_directory(

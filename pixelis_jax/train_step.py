@@ -149,7 +149,13 @@ def demonstration_features(
 
 def trains_vision(trainable: PyTree) -> bool:
     """Whether a step changes what images are encoded to."""
-    return "params" in trainable or loras.touches_vision(trainable["lora"])
+    return "visual" in trainable["params"] if "params" in trainable else loras.touches_vision(trainable["lora"])
+
+
+def together(frozen: PyTree, trainable: PyTree) -> PyTree:
+    """The variables of both; a part of `params` may be frozen."""
+    params = frozen.get("params", {}) | trainable.get("params", {})
+    return frozen | trainable | {"params": params}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,14 +191,14 @@ def make_sft_step(model: VLM, tx: optax.GradientTransformation, config: SFTConfi
 
         def features_of(trainable: PyTree) -> Array:
             # In f32, since micro-batches add up their gradients of it.
-            return demonstration_features(model, frozen | trainable, batch, noise).astype(jnp.float32)
+            return demonstration_features(model, together(frozen, trainable), batch, noise).astype(jnp.float32)
 
         trained = trains_vision(state.trainable)
-        fixed = None if trained else demonstration_features(model, frozen, batch)
+        fixed = None if trained else demonstration_features(model, together(frozen, state.trainable), batch)
 
         def loss(trainable: PyTree, part: PyTree, features: Any = fixed) -> tuple[tuple[Array, Array], Stats]:
             rows, weights, answer, index = part
-            variables = frozen | trainable
+            variables = together(frozen, trainable)
             out = vlm.score(model, variables | noise(index), rows, features, with_mean=config.smoothing > 0)
             (total, weight), stats = sft.sft_loss(
                 out.logp, rows.policy, weights=weights, smoothing=config.smoothing, mean_logp=out.mean_logp

@@ -62,6 +62,8 @@ def test_both_ends_of_an_interval_hold(name):
         ("rft", {"image__min_pixels": 20_000}, "image.min_pixels 20000 is above image.max_pixels 12544"),
         ("rft", {"optimizer__micro_batches": 3}, "micro_batches 3 does not divide the 64 rows"),
         ("pretrain", {"optimizer__micro_batches": 2}, "pretraining takes 1"),
+        ("pretrain", {"model__freeze_vision": True}, "model.freeze_vision is for a model to go on from; name one"),
+        ("pretrain", {"model__new_tokenizer": True}, "model.new_tokenizer is for a model to go on from; name one"),
         ("habit", {"total_steps": 0}, "total_steps is 0: there is nothing to train"),
         ("rft", {"sampling__context_tokens": 10**11}, "sampling.context_tokens is 100000000000; it takes"),
         ("rft", {"rollout__prompts": 2**20, "rollout__group_size": 2**4}, "context_tokens is 2550136832, above"),

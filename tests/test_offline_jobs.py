@@ -103,6 +103,21 @@ def test_pretraining_leaves_a_model_that_loads(pretrain):
     assert policy.processor.decode(policy.processor.encode("Which digit?")) == "Which digit?"
 
 
+def test_a_decoder_goes_on_with_another_vocabulary_and_the_tower_frozen(jobs, pretrain, tmp_path):
+    """Pixels become the same features, what is not trained keeps its bytes, and the tokenizer is a new one."""
+    first = pretrain[0] / "model"
+    fields = {"model__init_from": first, "model__freeze_vision": True, "model__new_tokenizer": True, "seed": 1}
+    output = jobs.run("configs/pretrain.py:smoke", tmp_path / "more", **fields, total_steps=3)
+    assert "the vision tower is frozen" in output and "reading: step" not in output
+    before, after = (policies.load(str(folder)) for folder in (first, tmp_path / "more" / "model"))
+    same = jax.tree.map(lambda a, b: np.array_equal(a, b), before.params["visual"], after.params["visual"])
+    assert all(jax.tree.leaves(same))
+    assert not np.array_equal(*(p.params["language_model"]["norm"]["scale"] for p in (before, after)))
+    vocabularies = [policy.processor.tokenizer.get_vocab() for policy in (before, after)]
+    assert vocabularies[0] != vocabularies[1]
+    assert after.params["embed_tokens"].shape[0] == len(vocabularies[1]) == after.model.config.text.vocab_size
+
+
 def test_an_adapter_of_another_job_is_a_start(jobs, habit, tmp_path):
     """Evaluated without dropout, and with what the adapter does to the vision tower."""
     fields = {"init_from": habit[0], "eval__modes": "('tools_on',)", "lora__targets": TARGETS}
