@@ -37,7 +37,7 @@ from pixelis_jax.rewards.curiosity import CuriosityConfig
 from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights
 from pixelis_jax.rollout import RolloutConfig, SamplingConfig
 from pixelis_jax.tools.base import Tool, View, schemas
-from pixelis_jax.train_step import RLConfig
+from pixelis_jax.train_step import RLConfig, SFTConfig
 from pixelis_jax.types import UserError
 
 PyTree = Any
@@ -260,6 +260,19 @@ def make_optimizer(config: ConfigDict, schedule: optax.Schedule) -> optax.Gradie
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.adamw(schedule, b2=config.beta2, weight_decay=config.weight_decay),
+    )
+
+
+def sft_config(config: ConfigDict) -> SFTConfig:
+    """The static half of the supervised step."""
+    dropout = config.lora.dropout if "lora" in config else 0.0
+    share = config.optimizer.get("average_share", 0.0)
+    return SFTConfig(
+        micro_batches=config.optimizer.micro_batches,
+        dropout=dropout,
+        smoothing=config.optimizer.get("label_smoothing", 0.0),
+        average_after=int(config.total_steps * (1 - share)) if share else None,
+        seed=config.seed,
     )
 
 

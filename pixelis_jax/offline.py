@@ -18,7 +18,7 @@ from pixelis_jax.models import weights
 from pixelis_jax.reading import READER
 from pixelis_jax.runtime import Run
 from pixelis_jax.tools.base import schemas
-from pixelis_jax.train_step import SFTConfig, TrainState
+from pixelis_jax.train_step import TrainState
 
 PyTree = Any
 VISION = "visual"  # the vision tower among the parameters
@@ -34,7 +34,7 @@ class Offline:
         self.start, self.hashes, self.origin = self.make_start()
         self.schedule = assembly.make_schedule(config.optimizer, config.total_steps)
         self.tx = assembly.make_optimizer(config.optimizer, self.schedule)
-        self.step_fn = train_step.make_sft_step(self.policy.model, self.tx, self.step_config())
+        self.step_fn = train_step.make_sft_step(self.policy.model, self.tx, assembly.sft_config(config))
 
     def make_policy(self) -> policies.Policy:
         """The base model that the job starts from."""
@@ -45,12 +45,6 @@ class Offline:
         adapter, origin = assembly.starting_adapter(self.config, self.policy)
         words = f"{self.config.model.name}, starting from {origin}; {assembly.size_of(adapter, self.policy)}"
         return {"lora": adapter}, assembly.hashes(self.policy, adapter), words
-
-    def step_config(self) -> SFTConfig:
-        """Static settings of the step."""
-        config = self.config
-        dropout = config.lora.dropout if "lora" in config else 0.0
-        return SFTConfig(micro_batches=config.optimizer.micro_batches, dropout=dropout, seed=config.seed)
 
     def first_state(self) -> TrainState:
         """State at step 0, before `prepare`."""

@@ -1,7 +1,7 @@
 """Does it fit? Compiles a job's functions ahead of time for devices that need not be there.
 
 python -m pixelis_jax.plan --config=configs/rft.py:qwen2_5_vl_7b --topology=cpu:8 --config.mesh.fsdp=8
-python -m pixelis_jax.plan --config=configs/rft.py:qwen2_5_vl_7b --topology=v5e:4x4 --config.mesh.fsdp=16
+python -m pixelis_jax.plan --config=configs/sft.py:qwen2_5_vl_7b --topology=v5e:4x4 --config.mesh.fsdp=16
 
 `cpu:N` simulates N devices: shardings and collectives are what N cards would get, but the temporaries are those of the
 CPU's compiler, which keeps more in 32 bits. TPU slices (`v5e:4x4`, `v6e:2x4`, `v5p:2x2x2`) need the extra `tpu` and are
@@ -68,7 +68,8 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         prog="python -m pixelis_jax.plan",
         description=(__doc__ or "").partition("\n")[0],
-        epilog="Also --config=configs/rft.py[:VARIANT] and --config.FIELD=VALUE, as for pixelis_jax.main.",
+        epilog="Also --config=FILE[:VARIANT] (configs/rft.py or configs/sft.py) and --config.FIELD=VALUE, as for"
+        " pixelis_jax.main.",
     )
     parser.add_argument("--topology", default="cpu:1", help="cpu:N, or a TPU slice such as v5e:4x4 (default: cpu:1)")
     parser.add_argument("--memory_gib", type=_gib, help="memory of a device (default: by the topology; cpu: 80)")
@@ -167,8 +168,8 @@ def _refuse(config: "ConfigDict", unknown: list[str]) -> None:
 
     if unknown:
         raise UserError(f"argument {unknown[0]!r} is unknown; see --help")
-    if config.job != "rft":
-        raise UserError(f"only configs/rft.py can be planned for, not the job {config.job!r}")
+    if config.job not in _STEPS:
+        raise UserError(f"only configs/rft.py and configs/sft.py can be planned for, not the job {config.job!r}")
 
 
 def _notes(config: "ConfigDict", mesh: "Mesh") -> list[str]:
@@ -178,64 +179,116 @@ def _notes(config: "ConfigDict", mesh: "Mesh") -> list[str]:
     from pixelis_jax.models.vlm import VLM
 
     model = _model_config(config.model.name)
-    rows = {"rollout.prompts x rollout.group_size": config.rollout.prompts * config.rollout.group_size}
+    rows = {"eval.batch": config.eval.batch}
+    if config.job == "rft":
+        rows |= {"rollout.prompts x rollout.group_size": config.rollout.prompts * config.rollout.group_size}
     params = policy.abstract_params(VLM(model))
     return parallel.notes(mesh, params, kv_heads=model.text.num_key_value_heads, rows=rows)
 
 
 def programs(config: "ConfigDict", mesh: "Mesh") -> Iterator[Program]:
-    """The compiled functions of a GRPO step, in the order in which it calls them."""
+    """The compiled functions of a step, in the order in which it calls them; of SFT, those of an evaluation first."""
     yield from map(_compile, _sources(config, mesh))
 
 
-def _sources(config: "ConfigDict", mesh: "Mesh") -> Iterator[Source]:
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """A job's model and weights as abstract arrays on a mesh."""
+
+    config: "ConfigDict"
+    mesh: "Mesh"
+    model: Any
+    params: Any
+    adapter: Any
+
+    @property
+    def base(self) -> dict[str, Any]:
+        return {"params": self.params}
+
+    @property
+    def vision(self) -> Any:
+        return self.model.config.need_vision()
+
+    def images(self, count: int, budget: Any) -> Any:
+        """ImageBatch of `count` images within a pixel budget."""
+        import jax.numpy as jnp
+
+        from pixelis_jax import parallel
+        from pixelis_jax.models import image_processor
+        from pixelis_jax.types import ImageBatch
+
+        shape = (count, image_processor.window_bucket(budget, self.vision), self.vision.window_patches)
+        made = ImageBatch(
+            _array((*shape, self.vision.patch_dim), jnp.uint8), _array((*shape, 2), jnp.int32), _array(shape, bool)
+        )
+        return parallel.abstract(made, parallel.batch_shardings(self.mesh, made))
+
+    def state(self, tx: Any, **options: Any) -> Any:
+        """TrainState at step 0, the same on every device."""
+        import jax
+
+        from pixelis_jax import parallel, train_step
+
+        made = jax.eval_shape(lambda: train_step.init_state({"lora": self.adapter}, tx, **options))
+        return parallel.abstract(made, jax.tree.map(lambda _: parallel.replicated(self.mesh), made))
+
+    def optimizer(self) -> Any:
+        """The job's optimizer."""
+        from pixelis_jax import assembly
+
+        settings = self.config.optimizer
+        return assembly.make_optimizer(settings, assembly.make_schedule(settings, self.config.total_steps))
+
+
+def _parts(config: "ConfigDict", mesh: "Mesh") -> _Parts:
     import jax
-    import jax.numpy as jnp
 
-    from pixelis_jax import assembly, parallel, train_step
-    from pixelis_jax.models import image_processor, policy, quantized
+    from pixelis_jax import assembly, parallel
     from pixelis_jax.models import lora as loras
-    from pixelis_jax.models.rows import power_bucket
+    from pixelis_jax.models import policy, quantized
     from pixelis_jax.models.vlm import VLM
-    from pixelis_jax.rewards import orchestrator
-    from pixelis_jax.rollout.engine import Engine
-    from pixelis_jax.types import ImageBatch
 
-    model_config = _model_config(config.model.name)
-    vision = model_config.need_vision()
-    model = VLM(
-        model_config, dtype=assembly.dtype_of(config), lora_scale=assembly.lora_config(config).scale, remat=True
-    )
+    shape = assembly.lora_config(config)
+    model = VLM(_model_config(config.model.name), dtype=assembly.dtype_of(config), lora_scale=shape.scale, remat=True)
     params = policy.abstract_params(model)
     if config.model.quantize:
         params = jax.eval_shape(lambda p: quantized.quantize(p, config.model.quantize), params)
     params = parallel.abstract(params, parallel.param_shardings(mesh, params))
-    adapter = jax.eval_shape(lambda: loras.init(jax.random.key(0), params, assembly.lora_config(config)))
+    adapter = jax.eval_shape(lambda: loras.init(jax.random.key(0), params, shape))
     adapter = parallel.abstract(adapter, jax.tree.map(lambda _: parallel.replicated(mesh), adapter))
-    base, variables = {"params": params}, {"params": params, "lora": adapter}
-    prompts, group = config.rollout.prompts, config.rollout.group_size
-    rows = prompts * group
+    return _Parts(config, mesh, model, params, adapter)
 
+
+def _sources(config: "ConfigDict", mesh: "Mesh") -> Iterator[Source]:
+    parts = _parts(config, mesh)
+    if config.job == "rft":
+        yield from _rollout(parts, prompts=config.rollout.prompts, group=config.rollout.group_size)
+    else:
+        yield from _rollout(parts, prompts=config.eval.batch, group=1)
+    yield _STEPS[config.job](parts)
+
+
+def _rollout(parts: _Parts, *, prompts: int, group: int) -> Iterator[Source]:
+    """What a rollout of `group` dialogues for each of `prompts` calls: encoding of crops, prefill, decoding."""
+    import jax
+
+    from pixelis_jax import assembly, parallel
+    from pixelis_jax.models import image_processor
+    from pixelis_jax.rollout.engine import Engine
+
+    config, mesh, model, vision = parts.config, parts.mesh, parts.model, parts.vision
+    variables, rows = parts.base | {"lora": parts.adapter}, prompts * group
     overview, crop = assembly.budgets(config)
-
-    def images(count: int, budget: image_processor.PixelBudget) -> ImageBatch:
-        shape = (count, image_processor.window_bucket(budget, vision), vision.window_patches)
-        made = ImageBatch(
-            _array((*shape, vision.patch_dim), jnp.uint8), _array((*shape, 2), jnp.int32), _array(shape, bool)
-        )
-        return parallel.abstract(made, parallel.batch_shardings(mesh, made))
-
-    crops = images(rows, crop)
+    crops = parts.images(rows, crop)
     sampling = assembly.rollout_config(config).sampling
     pack = mesh.shape["tensor"] == 1
-    engine = Engine(model, sampling, end_of_turn=model_config.eos_token_id, pack=pack, mesh=mesh)
-    yield Source(f"encode {rows} crops", lambda: engine.encode.lower(base, crops))
+    engine = Engine(model, sampling, end_of_turn=model.config.eos_token_id, pack=pack, mesh=mesh)
+    yield Source(f"encode {rows} crops", lambda: engine.encode.lower(parts.base, crops))
 
     prompt = PROMPT_TEXT_TOKENS + overview.max_pixels // vision.factor**2
     prompt = min(prompt, config.sampling.context_tokens)
-    features, _ = jax.eval_shape(lambda v, i: engine.encode(v, i), base, crops)  # wider with deepstack
     first_rows = prompts * image_processor.rows_per_image(image_processor.window_bucket(overview, vision), vision)
-    table = _array((first_rows, features.shape[-1]), model.dtype, mesh)
+    table = _array((first_rows, _feature_width(parts)), model.dtype, mesh)
     tokens = parallel.abstract(_tokens(prompts, prompt), parallel.batch_shardings(mesh, _tokens(prompts, prompt)))
 
     def prefill() -> Any:
@@ -252,22 +305,76 @@ def _sources(config: "ConfigDict", mesh: "Mesh") -> Iterator[Source]:
         cache=sum(_bytes_a_device(x) for x in jax.tree.leaves(state.cache)),
     )
 
-    rl = assembly.rl_config(config)
-    tx = assembly.make_optimizer(config.optimizer, assembly.make_schedule(config.optimizer, config.total_steps))
+
+def _feature_width(parts: _Parts) -> int:
+    """Width of an image's features: wider than the decoder with deepstack."""
+    import jax
+
+    from pixelis_jax import assembly
+    from pixelis_jax.models import vlm
+
+    image = parts.images(1, assembly.budgets(parts.config)[1])
+    return int(jax.eval_shape(lambda v, i: vlm.encode_images(parts.model, v, i), parts.base, image).shape[-1])
+
+
+def _rl_step(parts: _Parts) -> Source:
+    """A GRPO update on full rollouts."""
+    import jax
+
+    from pixelis_jax import assembly, train_step
+    from pixelis_jax.models import lora as loras
+    from pixelis_jax.models.rows import power_bucket
+    from pixelis_jax.rewards import orchestrator
+
+    config, mesh, model = parts.config, parts.mesh, parts.model
+    prompts, rows = config.rollout.prompts, config.rollout.prompts * config.rollout.group_size
+    overview, crop = assembly.budgets(config)
+    rl, tx = assembly.rl_config(config), parts.optimizer()
     rewards = jax.eval_shape(lambda: orchestrator.init(jax.random.key(0), rl.rewards))
-    trained = jax.eval_shape(lambda: train_step.init_state({"lora": adapter}, tx, rewards))
-    trained = parallel.abstract(trained, jax.tree.map(lambda _: parallel.replicated(mesh), trained))
+    trained = parts.state(tx, rewards=rewards)
     step = train_step.RLStep(model, tx, rl)
-    table = _array((assembly.table_rows(config, vision), features.shape[-1]), model.dtype, mesh)
+    table = _array((assembly.table_rows(config, parts.vision), _feature_width(parts)), model.dtype, mesh)
     batch = dataclasses.replace(_batch(config, mesh, rows), features=table)
-    if loras.touches_vision(adapter):  # the tower is trained through: a full rollout's images in place of features
-        seen = images(prompts, overview), images(power_bucket(rows) * (config.sampling.max_turns - 1), crop)
+    if loras.touches_vision(parts.adapter):  # the tower is trained through: a full rollout's images, not features
+        seen = parts.images(prompts, overview), parts.images(power_bucket(rows) * (config.sampling.max_turns - 1), crop)
         batch = dataclasses.replace(batch, features=None, images=seen)
     weights = assembly.reward_curriculum(config).stages[-1].weights  # all components
-    yield Source(
+    return Source(
         f"step {rows} x {config.sampling.context_tokens} tokens",
-        lambda: step.train_step.jitted(trained).lower(trained, base, adapter, batch, weights=weights),
+        lambda: step.train_step.jitted(trained).lower(trained, parts.base, parts.adapter, batch, weights=weights),
     )
+
+
+def _sft_step(parts: _Parts) -> Source:
+    """A supervised update on the longest rows, each with as many crops as a dialogue and its tokens have room for."""
+    import jax.numpy as jnp
+
+    from pixelis_jax import assembly, parallel, train_step
+    from pixelis_jax.data import buckets
+    from pixelis_jax.data.demonstrations import DemonstrationBatch
+
+    none: Any = None
+    config, mesh, tx = parts.config, parts.mesh, parts.optimizer()
+    settings, length = assembly.sft_config(config), config.data.row_tokens
+    multiple = mesh.shape["data"] * mesh.shape["fsdp"] * settings.micro_batches
+    rows = buckets.rows_of(length, batch_tokens=config.data.batch_tokens, multiple=multiple)
+    overview, crop = assembly.budgets(config)
+    left = length - PROMPT_TEXT_TOKENS - overview.max_pixels // parts.vision.factor**2
+    crops = max(1, min(config.sampling.max_turns - 1, left // (crop.max_pixels // parts.vision.factor**2)))
+    plain = DemonstrationBatch(
+        _tokens(rows, length), _array((rows, length), bool), _array((rows, length), jnp.float32), none, none
+    )
+    plain = parallel.abstract(plain, parallel.batch_shardings(mesh, plain))
+    batch = dataclasses.replace(plain, overview=parts.images(rows, overview), crops=parts.images(rows * crops, crop))
+    trained = parts.state(tx, averaged=settings.average_after is not None)
+    step = train_step.make_sft_step(parts.model, tx, settings)
+    return Source(
+        f"step {rows} x {length} tokens, {1 + crops} images each",
+        lambda: step.jitted(trained).lower(trained, parts.base, batch),
+    )
+
+
+_STEPS = {"rft": _rl_step, "sft": _sft_step}
 
 
 def _batch(config: "ConfigDict", mesh: "Mesh", rows: int) -> Any:
@@ -323,7 +430,7 @@ def _other_mesh(config: "ConfigDict", mesh: "Mesh", program: str, memory: float)
     best = f"; {smallest[1]} comes nearest with {smallest[0]:.2f} GiB" if smallest else ""
     return (
         f"no mesh of {len(devices)} device(s) fits{best}; take more devices, raise optimizer.micro_batches, or lower"
-        " sampling.context_tokens, rollout.prompts or rollout.group_size"
+        " sampling.context_tokens, or the rows: rollout.prompts, rollout.group_size, data.batch_tokens, eval.batch"
     )
 
 

@@ -26,10 +26,11 @@ from pixelis_jax.metrics import trajectories
 from pixelis_jax.offline import Offline
 from pixelis_jax.runtime import Host, Run, write_rollouts
 from pixelis_jax.tools.base import View
-from pixelis_jax.train_step import SFTConfig, TrainState
+from pixelis_jax.train_step import TrainState
 from pixelis_jax.types import Trajectory, UserError
 
 PyTree = Any
+DATA_SEED = 1  # of data that the job makes: pixelis-tiny-tools was pretrained on scenes of seed 0
 
 
 class CurriculumSFT(Offline):
@@ -54,15 +55,6 @@ class CurriculumSFT(Offline):
         same_root = self.corpus.root.resolve() == held_out.root.resolve()
         self.shared_pictures = len(self.corpus.pictures & held_out.pictures) if same_root else 0
         self.hashes |= {"data": self.corpus.sha256, "held_out": held_out.sha256}
-
-    def step_config(self) -> SFTConfig:
-        config = self.config
-        share = config.optimizer.average_share
-        return dataclasses.replace(
-            super().step_config(),
-            smoothing=config.optimizer.label_smoothing,
-            average_after=int(config.total_steps * (1 - share)) if share else None,
-        )
 
     def batch_config(self) -> cota_batches.BatchConfig:
         """How batches are made, and which part of them is this process's."""
@@ -187,7 +179,15 @@ class CurriculumSFT(Offline):
         state = curriculum.from_json(host["curriculum"])
         mix = {f"curriculum/weight/{name}": share for name, share in self.mix(host).items()}
         stage = {"curriculum/stage": state.stage, "curriculum/transitions": len(state.transitions)}
-        return self.scalars(metrics, step) | drawn.numbers | mix | stage
+        return self.scalars(metrics, step) | self.numbers_of(drawn) | mix | stage
+
+    def numbers_of(self, drawn: Step) -> dict[str, float]:
+        """What the batch held, the parts of other processes too."""
+        counted = {name: value for name, value in drawn.numbers.items() if name in cota_batches.COUNTED}
+        told = hosts.gather(self.share, list(counted.values()))
+        whole = {name: float(sum(told[i :: len(counted)])) for i, name in enumerate(counted)}
+        padding = 1 - whole["data/tokens"] / (whole["data/rows"] * drawn.numbers["data/row_tokens"])
+        return drawn.numbers | whole | {"data/padding_share": padding}
 
     def headline(self, scalars: Mapping[str, float]) -> dict[str, float]:
         """What the progress line shows."""
@@ -207,7 +207,7 @@ class CurriculumSFT(Offline):
     def candidates(self, run: Run, state: TrainState, host: Host) -> dict[str, PyTree]:
         """What may become the final adapter, by name: that of the last step, the average, the best evaluation's."""
         found = {"last": state.trainable["lora"]}
-        after = self.step_config().average_after
+        after = assembly.sft_config(self.config).average_after
         if after is not None and int(state.step) > after:
             assert state.average is not None
             found["average"] = state.average["lora"]
@@ -232,8 +232,9 @@ def data_folder(config: ConfigDict, view: View) -> Path:
     path = Path("runs") / f"cota_{count}"
     if not (path / METADATA).exists() and hosts.first():
         ocr = "READ_TEXT" in config.tools.names
-        synthesis = SynthesisConfig(seed=0, view=view, ocr=ocr)
-        job = dataset.Job(synthesis, {"seed": 0, "ocr": ocr, **config.image.to_dict()}, count, Path(f"{path}_samples"))
+        synthesis = SynthesisConfig(seed=DATA_SEED, view=view, ocr=ocr)
+        settings = {"seed": DATA_SEED, "ocr": ocr, **config.image.to_dict()}
+        job = dataset.Job(synthesis, settings, count, Path(f"{path}_samples"))
         dataset.build(job, dataset.today(), workers=os.cpu_count() or 1)
         scoring.score_folder(job.out, path)
     hosts.meet("data")

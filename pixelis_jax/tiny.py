@@ -71,8 +71,8 @@ def make_config(tokenizer: Tokenizer, *, width: int, layers: int, vision_width: 
     return ModelConfig(vision=vision, text=text, **special_tokens(tokenizer))
 
 
-def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """ModelConfig's ids of special tokens."""
+def special_tokens(tokenizer: Tokenizer) -> dict[str, Any]:
+    """ModelConfig's ids of special tokens, by field."""
     names = {
         "image_token_id": "<|image_pad|>",
         "video_token_id": "<|video_pad|>",

@@ -12,6 +12,7 @@ import types
 import jax
 import numpy as np
 import pytest
+from corpus_files import write_folder
 from jobs import Jobs, free_port, lines, outputs_of, refusal, wait_for_step
 from one_tool import ZOOM
 from safetensors.numpy import load_file
@@ -90,6 +91,34 @@ def test_a_supervised_job_of_two_processes_is_that_of_one(jobs, tmp_path):
     assert summaries[0]["eval"] == summaries[1]["eval"]
     assert json.loads((two / "run.json").read_text())["devices"]["processes"] == 2
     assert "habit" not in outputs[1]  # the first process speaks for both
+
+
+def test_a_curriculum_of_two_processes_is_that_of_one(jobs, tmp_path):
+    """Samples are dealt out in turn, so with one length of rows both see the same batches, and the same promotion."""
+    sizes = dict.fromkeys(("simple", "medium", "hard"), 16)
+    fields = {
+        "model__name": "pixelis-tiny",
+        "data__path": write_folder(tmp_path / "data", sizes=sizes),
+        "data__buckets": 1,
+        "tools__names": "('ZOOM_IN',)",
+        "sampling__max_turns": 3,
+        "curriculum__min_performance": 0.0,
+        "curriculum__performance_window": 1,
+        "curriculum__patience_cycles": 1,
+        "optimizer__learning_rate": 1e-4,
+        "eval__samples": 3,
+        "eval__test_samples": 3,
+        "eval__batch": 4,
+    }
+    one, two = tmp_path / "one", tmp_path / "two"
+    jobs.run("configs/sft.py:smoke", one, **fields)
+    processes = jobs.start_two("configs/sft.py:smoke", two, **fields)
+    outputs = outputs_of(processes)
+    assert [p.returncode for p in processes] == [0, 0], outputs
+    assert_same_end(one, two)
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (one, two)]
+    assert summaries[0]["transitions"] and summaries[0]["transitions"] == summaries[1]["transitions"]
+    assert summaries[0]["test"] == summaries[1]["test"]
 
 
 def test_an_rl_job_of_two_processes_goes_on_as_one(jobs, tmp_path):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import types
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,19 @@ SMALL = (
 )
 
 
-def planned(*arguments: str, code: int = 0) -> str:
+SMALL_SFT = (
+    "--config=configs/sft.py:smoke",
+    "--config.model.name=pixelis-tiny",
+    "--config.tools.names=('ZOOM_IN',)",
+    "--config.data.row_tokens=256",
+    "--config.sampling.context_tokens=256",
+)
+
+
+def planned(*arguments: str, code: int = 0, job: Sequence[str] = SMALL) -> str:
     """What the command prints, in a process of its own: it sets up devices before jax starts."""
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "pixelis_jax.plan", *SMALL, *arguments]
+    command = [sys.executable, "-m", "pixelis_jax.plan", *job, *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr[-2000:]
     return done.stdout
@@ -55,6 +65,14 @@ def test_four_devices_have_a_plan_of_all_functions_and_a_remedy_where_nothing_fi
     assert "all-reduce" in lines[4] and "of which KV cache" in lines[3]
     assert lines[5].startswith("does not fit: ") and "no mesh of 4 device(s) fits; " in lines[6]
     assert "optimizer.micro_batches" in lines[6]
+
+
+def test_an_sft_step_has_its_evaluation_and_the_longest_rows():
+    """1536 tokens a step are six rows of 256, and 256 have room for one crop beside the overview and the prompt."""
+    lines = planned("--topology=cpu:2", "--config.mesh.fsdp=2", job=SMALL_SFT).splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["encode", "prefill", "decode", "step"]
+    assert lines[4].startswith("  step 6 x 256 tokens, 2 images each: ") and "all-reduce" in lines[4]
+    assert lines[5].startswith("fits: step 6 x 256")
 
 
 def test_what_does_not_divide_is_named():
@@ -133,7 +151,7 @@ def test_a_published_shape_needs_no_directory():
 
 
 def test_other_jobs_are_refused_in_one_line():
-    with pytest.raises(UserError, match=r"only configs/rft\.py"):
+    with pytest.raises(UserError, match=r"only configs/rft\.py and configs/sft\.py"):
         plan._refuse(configs.load("configs/habit.py"), [])
     with pytest.raises(UserError, match=r"argument '--mesh=2' is unknown"):
         plan._refuse(configs.load("configs/rft.py"), ["--mesh=2"])

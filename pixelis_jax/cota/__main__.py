@@ -1,6 +1,6 @@
 """Makes, scores and imports CoTA data (Chain-of-Thought-Action).
 
-python -m pixelis_jax.cota generate --num_samples=1000 --seed=0 --out=data/cota
+python -m pixelis_jax.cota generate --num_samples=1000 --out=data/cota
 python -m pixelis_jax.cota score --input=data/cota --out=data/cota_scored
 python -m pixelis_jax.cota import --input=data/theirs --out=data/mine
 

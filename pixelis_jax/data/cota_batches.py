@@ -30,6 +30,7 @@ Mix = Mapping[str, float]
 STRIDE = 2**16  # feature rows that an image can have before its place in a table is known
 MEASURED = 256  # samples whose lengths choose the buckets
 ROUNDS = 16  # samples a process makes before several processes tell each other their lengths
+COUNTED = ("data/rows", "data/tokens", "data/policy_tokens")  # numbers of a Step that are this process's part
 WEIGHT_STEPS = 10  # sampling weights are rounded to this part of the smallest
 
 
@@ -373,6 +374,5 @@ def _numbers(batch: DemonstrationBatch, cursor: Cursor) -> dict[str, float]:
         "data/row_tokens": float(valid.shape[1]),
         "data/tokens": float(valid.sum()),
         "data/policy_tokens": float(policy.sum()),
-        "data/padding_share": float(1 - valid.mean()),
         "skipped/samples": float(sum(cursor.left_out.values())),
     }

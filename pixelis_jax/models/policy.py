@@ -26,7 +26,8 @@ from pixelis_jax.models.vlm import VLM
 from pixelis_jax.types import ImageBatch, TokenBatch, UserError
 
 PyTree = Any
-BUNDLED = {"pixelis-tiny": Path(__file__).parent.parent / "assets" / "pixelis-tiny"}
+_ASSETS = Path(__file__).parent.parent / "assets"
+BUNDLED = {name: _ASSETS / name for name in ("pixelis-tiny", "pixelis-tiny-tools")}
 
 
 @dataclasses.dataclass(frozen=True)
