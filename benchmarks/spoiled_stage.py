@@ -1,10 +1,9 @@
-"""A copy of a scored CoTA folder in which the hard dialogues end in wrong answers: a stage that teaches nonsense.
+"""A copy of a scored CoTA folder in which all hard dialogues end in the same answer: a stage that teaches nonsense.
 
 python -m benchmarks.spoiled_stage --input=runs/cota_4900 --out=runs/cota_spoiled
 
-Training on it, with held-out questions of another folder, shows whether a curriculum notices and goes back. Each hard
-sample gets the answer of the next one of its task type whose answer differs; its steps stay. Pictures stay where they
-are.
+Labels that a broken pipeline made look like this. Training on them, with held-out questions of another folder, shows
+whether a curriculum notices and goes back. Steps stay as they are, and pictures where they are.
 """
 
 import argparse
@@ -12,12 +11,14 @@ import dataclasses
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from pixelis_jax.cli import OK, run_cli
 from pixelis_jax.data.cota import Sample, read_jsonl, write_jsonl
 from pixelis_jax.data.splits import CATEGORIES, METADATA, image_root
+from pixelis_jax.types import UserError
 
 SPOILED = "hard"
 
@@ -30,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--input", type=Path, required=True, help="folder of `pixelis_jax.cota score`")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     args = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    if args.out.exists():
+        raise UserError(f"{args.out} is there already; name another --out")
     args.out.mkdir(parents=True)
     changed = 0
     for name in CATEGORIES:
@@ -45,13 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def spoil(samples: Sequence[Sample]) -> list[Sample]:
-    """Every sample with the answer of the next of its task type that has another one, where there is one."""
-    made = []
-    for i, sample in enumerate(samples):
-        following = (*samples[i + 1 :], *samples[:i])
-        others = (s.answer for s in following if s.task_type == sample.task_type and s.answer != sample.answer)
-        made.append(dataclasses.replace(sample, answer=next(others, sample.answer), sample_id=""))
-    return made
+    """All with the answer that most of them have."""
+    ((answer, _),) = Counter(sample.answer for sample in samples).most_common(1)
+    return [
+        sample if sample.answer == answer else dataclasses.replace(sample, answer=answer, sample_id="")
+        for sample in samples
+    ]
 
 
 if __name__ == "__main__":

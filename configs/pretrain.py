@@ -83,6 +83,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.data.workers = 2
         config.cota.samples, config.cota.every, config.cota.buckets = 10500, 1, 4
         config.cota.batch_tokens = 10240
+        config.sampling.max_new_tokens, config.sampling.context_tokens, config.sampling.max_turns = 64, 768, 10
         config.eval.modes = ("tools_on",)
         config.checkpoint.every_steps = 200
     elif variant:

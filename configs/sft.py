@@ -16,7 +16,8 @@ from configs import common
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is "", "uniform", "smoke" or one of `common.LARGE`."""
     config = common.base("sft")
-    config.total_steps = 600  # optimizer steps
+    config.total_steps = 240  # optimizer steps
+    config.model.name = "pixelis-tiny-tools"  # knows all five tools
     config.init_from = ""  # adapter to go on from; "": a fresh one
     config.tools.names = ("ZOOM_IN", "SEGMENT_OBJECT_AT", "GET_PROPERTIES", "READ_TEXT", "TRACK_OBJECT")
 
@@ -41,18 +42,18 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         {"name": "stage4", "mix": {"simple": 0.2, "medium": 0.4, "hard": 0.4}},
         {"name": "stage5", "mix": {"simple": 0.2, "medium": 0.3, "hard": 0.5}},
     )  # may have max_steps, too; (): no curriculum, all samples shuffled
-    config.curriculum.evaluation_frequency = 50  # steps between evaluations
-    config.curriculum.advancement_interval = 100  # steps between changes of stage; a rollback multiplies it
+    config.curriculum.evaluation_frequency = 40  # steps between evaluations
+    config.curriculum.advancement_interval = 40  # steps between changes of stage; a rollback multiplies it
     config.curriculum.min_performance = 0.6  # accuracy on the stage's mix that advances
     config.curriculum.performance_window = 3  # evaluations that are averaged
     config.curriculum.patience_cycles = 2  # consecutive evaluations that advance, or roll back
     config.curriculum.rollback_threshold = -0.05  # fall of accuracy on the previous stage's mix
-    config.curriculum.rollback_cooldown = 200  # steps without a decision after a rollback
+    config.curriculum.rollback_cooldown = 80  # steps without a decision after a rollback
     config.curriculum.cooldown_cycles = 3  # evaluations without a decision after a rollback
     config.curriculum.rollback_factor = 2.0  # of the advancement interval
     config.curriculum.early_stopping_evaluations = 0  # without a better accuracy, in the last stage; 0: never
 
-    config.optimizer = common.optimizer(learning_rate=1e-3, schedule="cosine", warmup_steps=20)
+    config.optimizer = common.optimizer(learning_rate=3e-3, schedule="cosine", warmup_steps=20)
     config.optimizer.label_smoothing = 0.0  # share of the target's probability that goes to all tokens
     config.optimizer.average_share = 0.2  # last part of the steps whose mean is a candidate for the final adapter
 
@@ -60,10 +61,10 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.sampling.context_tokens = 768
     config.sampling.max_turns = 10
     del config.eval.scenes, config.eval.kinds, config.eval.modes
-    config.eval.samples = 180  # held-out questions of an evaluation, the categories in equal parts
-    config.eval.test_samples = 360  # others, for the end
-    config.eval.batch = 60  # dialogues at a time
-    config.checkpoint.every_steps = 50
+    config.eval.samples = 90  # held-out questions of an evaluation, the categories in equal parts
+    config.eval.test_samples = 180  # others, for the end
+    config.eval.batch = 45  # dialogues at a time
+    config.checkpoint.every_steps = 40
     config.log_every_steps = 10
     config.logging = ml_collections.ConfigDict()
     config.logging.rollouts = 2  # dialogues of an evaluation that are kept

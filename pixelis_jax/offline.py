@@ -185,6 +185,8 @@ class Pretrain(Offline):
         processor, target = policy.processor, run.path / "model"
         model_config = policy.model.config
         settings = to_json(self.config)
+        if self.config.cota.samples:
+            settings["tools"]["names"] = list(assembly.synthesis_config(self.config).tools())
         if hosts.first():
             tiny.write_directory(
                 target, processor.tokenizer, model_config, overview=processor.overview, settings=settings

@@ -10,6 +10,7 @@ import small_model
 from configs import common
 from pixelis_jax import adapters, config, export, tiny
 from pixelis_jax.models import peft, policy
+from pixelis_jax.tools import TOOLS
 from pixelis_jax.types import UserError
 
 
@@ -39,7 +40,11 @@ BUNDLED = policy.BUNDLED | adapters.BUNDLED
 @pytest.mark.parametrize("name", BUNDLED)
 def test_what_is_bundled_is_used_as_it_was_trained(name: str) -> None:
     settings = adapters.settings_of(BUNDLED[name])
-    assert settings == {"image": common.image().to_dict(), "sampling": common.sampling().to_dict()}
+    trained = {"image": common.image().to_dict(), "sampling": common.sampling().to_dict()}
+    if name == "pixelis-tiny-tools":
+        trained["tools"] = {"names": list(TOOLS)}
+        trained["sampling"] |= {"max_new_tokens": 64, "context_tokens": 768, "max_turns": 10}
+    assert settings == trained
     assert settings["image"]["crop_min_pixels"] == 7056
 
 

@@ -25,9 +25,9 @@ LENGTH = 160
 IMAGES = {"one_image": (1,), "two_images": (2,), "no_image": (0,), "mixed_batch": (1, 0, 2)}
 
 
-@pytest.fixture(scope="module")
-def directory():
-    return BUNDLED["pixelis-tiny"]
+@pytest.fixture(scope="module", params=list(BUNDLED))
+def directory(request):
+    return BUNDLED[request.param]
 
 
 @pytest.fixture(scope="module")
