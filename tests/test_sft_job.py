@@ -33,6 +33,7 @@ def folder(tmp_path_factory):
 def fields(folder):
     """Every evaluation advances a stage, and nothing is learnt: what matters is that it goes on the same."""
     return {
+        "model__name": "pixelis-tiny",
         "data__path": folder,
         "tools__names": "('ZOOM_IN',)",
         "sampling__max_turns": 3,
