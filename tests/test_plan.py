@@ -76,11 +76,12 @@ def test_an_sft_step_has_its_evaluation_and_the_longest_rows():
 
 
 def test_what_does_not_divide_is_named():
-    config = configs.load("configs/rft.py:smoke")  # 2 x 4 rows, 2 KV heads
+    """As the job says it when it starts: what is evaluated at a time, too."""
+    config = configs.load("configs/rft.py:smoke")  # 2 x 4 rows, evaluated 8 at a time, 2 KV heads
     mesh = types.SimpleNamespace(shape={"data": 3, "fsdp": 1, "tensor": 1})
     assert plan._notes(config, mesh) == [
-        "mesh: 8 rows (rollout.prompts x rollout.group_size) do not divide by data x fsdp = 3; every device works on"
-        " all of them"
+        f"mesh: 8 rows ({name}) do not divide by data x fsdp = 3; every device works on all of them"
+        for name in ("eval.batch", "rollout.prompts x rollout.group_size")
     ]
 
 
