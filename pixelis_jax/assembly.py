@@ -198,15 +198,20 @@ def hashes(policy: Policy, adapter: PyTree) -> dict[str, str]:
     return {"model": policy.sha256, "adapter": tree_sha256(adapter), "data": assets.sha256()}
 
 
-def mesh_notes(config: ConfigDict, policy: Policy) -> list[str]:
-    """What of a job does not divide by its mesh, in lines for the user."""
+def rows_at_a_time(config: ConfigDict) -> dict[str, int]:
+    """How many rows a job works on at a time, by the fields that say so: they should divide by the mesh."""
     rows = {"eval.batch": config.eval.batch}
     if config.job == "rft":
         rows |= {"rollout.prompts x rollout.group_size": config.rollout.prompts * config.rollout.group_size}
     elif "scenes" in config.get("data", {}):
         rows |= {"data.scenes x data.questions": config.data.scenes * config.data.questions}
+    return rows
+
+
+def mesh_notes(config: ConfigDict, policy: Policy) -> list[str]:
+    """What of a job does not divide by its mesh, in lines for the user."""
     kv_heads = policy.model.config.text.num_key_value_heads
-    return parallel.notes(policy.mesh, policy.params, kv_heads=kv_heads, rows=rows)
+    return parallel.notes(policy.mesh, policy.params, kv_heads=kv_heads, rows=rows_at_a_time(config))
 
 
 def save_adapter(config: ConfigDict, policy: Policy, directory: Path, adapter: PyTree) -> None:

@@ -15,13 +15,13 @@ from pixelis_jax.data.cota_batches import BatchConfig, Batches
 from pixelis_jax.data.demonstrations import DemonstrationBatch
 from pixelis_jax.models import policy as policies
 from pixelis_jax.models import weights
+from pixelis_jax.models.layers import VISION
 from pixelis_jax.reading import READER
 from pixelis_jax.runtime import Run
 from pixelis_jax.tools.base import schemas
 from pixelis_jax.train_step import TrainState
 
 PyTree = Any
-VISION = "visual"  # the vision tower among the parameters
 
 
 class Offline:

@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from pixelis_jax import parallel
 from pixelis_jax.data.pixelsearch.chart import CLASSES, GRID, make_chart
 from pixelis_jax.models import image_processor, vlm
+from pixelis_jax.models.layers import VISION
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import Processor
 from pixelis_jax.models.vlm import VLM
@@ -106,8 +107,8 @@ def read_first(
 
     `between` is called before each step: it may end the work by raising.
     """
-    others = {k: v for k, v in policy.params.items() if k != "visual"}
-    trainable = {"visual": policy.params["visual"], READER: init_reader(policy.model)}
+    others = {k: v for k, v in policy.params.items() if k != VISION}
+    trainable = {VISION: policy.params[VISION], READER: init_reader(policy.model)}
     warmup = min(100, max(1, config.first_steps // 10))
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, config.learning_rate, warmup, warmup + max(1, config.first_steps)
@@ -115,7 +116,7 @@ def read_first(
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.98, weight_decay=0.01))
 
     def loss(trainable: PyTree, charts: Charts) -> tuple[Array, Array]:
-        variables = {"params": others | {"visual": trainable["visual"]}, READER: trainable[READER]}
+        variables = {"params": others | {VISION: trainable[VISION]}, READER: trainable[READER]}
         value, (right, count) = reading_loss(policy.model, variables, charts)
         return value, right / count
 
@@ -131,4 +132,4 @@ def read_first(
         trainable, opt_state, accuracy = step(trainable, opt_state, take(pool, i, count=config.first_batch))
         if (i + 1) % max(1, config.first_steps // 10) == 0:
             say(f"reading: step {i + 1}/{config.first_steps}, {float(accuracy):.3f} of the characters right")
-    return others | {"visual": trainable["visual"]}, trainable[READER]
+    return others | {VISION: trainable[VISION]}, trainable[READER]

@@ -130,9 +130,10 @@ def _dialogue(task: Task, generator: Any, budget: PixelBudget, schemas: str) -> 
 
 
 def carry_embeddings(embeddings: np.ndarray, old: Tokenizer, new: Tokenizer) -> np.ndarray:
-    """f32[V', D]: `embeddings` f32[V, D] of one byte-level BPE vocabulary for another (Gee et al. 2022, 2402.09977).
+    """f32[V', D]: `embeddings` f32[V, D] of one byte-level BPE vocabulary for another.
 
-    A token of both keeps its row; another gets the mean of the rows that `old` cuts its text into.
+    A token of both keeps its row; another gets the mean of the rows that `old` cuts its text into (Gee et al. 2024,
+    arXiv:2402.09977).
     """
     known = old.get_vocab()
     rows = np.empty((new.get_vocab_size(), embeddings.shape[1]), np.float32)

@@ -23,7 +23,7 @@ from pixelis_jax.algorithms.grpo import GRPOConfig, GRPOInputs
 from pixelis_jax.data.demonstrations import DemonstrationBatch
 from pixelis_jax.models import lora as loras
 from pixelis_jax.models import vlm
-from pixelis_jax.models.layers import NOISE
+from pixelis_jax.models.layers import NOISE, VISION
 from pixelis_jax.models.vlm import VLM
 from pixelis_jax.reading import Charts, reading_loss
 from pixelis_jax.rewards import measures, orchestrator
@@ -149,7 +149,7 @@ def demonstration_features(
 
 def trains_vision(trainable: PyTree) -> bool:
     """Whether a step changes what images are encoded to."""
-    return "visual" in trainable["params"] if "params" in trainable else loras.touches_vision(trainable["lora"])
+    return VISION in trainable["params"] if "params" in trainable else loras.touches_vision(trainable["lora"])
 
 
 def together(frozen: PyTree, trainable: PyTree) -> PyTree:

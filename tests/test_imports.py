@@ -18,7 +18,7 @@ LEVELS = (
     ("algorithms",),
     ("curriculum",),
     ("checkpoints", "config", "workdir", "adapters", "evaluation", "held_out", "tiny", "reading", "train_step"),
-    ("assembly", "limits", "runtime", "offline", "online", "sft", "summary"),
+    ("assembly", "limits", "runtime", "offline", "online", "programs", "sft", "summary"),
     ("train",),
     ("main", "cota", "export", "plan", "predict", "analyze"),
 )

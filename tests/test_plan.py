@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pixelis_jax import config as configs
-from pixelis_jax import parallel, plan
+from pixelis_jax import parallel, plan, programs
 from pixelis_jax.parallel import MeshShape
 from pixelis_jax.types import UserError
 
@@ -79,7 +79,7 @@ def test_what_does_not_divide_is_named():
     """As the job says it when it starts: what is evaluated at a time, too."""
     config = configs.load("configs/rft.py:smoke")  # 2 x 4 rows, evaluated 8 at a time, 2 KV heads
     mesh = types.SimpleNamespace(shape={"data": 3, "fsdp": 1, "tensor": 1})
-    assert plan._notes(config, mesh) == [
+    assert programs.notes(config, mesh) == [
         f"mesh: 8 rows ({name}) do not divide by data x fsdp = 3; every device works on all of them"
         for name in ("eval.batch", "rollout.prompts x rollout.group_size")
     ]
@@ -87,7 +87,7 @@ def test_what_does_not_divide_is_named():
 
 def test_the_cache_is_counted():
     config = configs.load("configs/rft.py:smoke")
-    decode = next(s for s in plan._sources(config, parallel.make_mesh(MeshShape())) if s.name.startswith("decode"))
+    decode = next(s for s in programs.sources(config, parallel.make_mesh(MeshShape())) if s.name.startswith("decode"))
     layers, heads, head_dim, rows, f32 = 4, 2, 32, 2 * 4, 4  # of pixelis-tiny and of the smoke variant
     assert decode.cache == 2 * layers * heads * head_dim * config.sampling.context_tokens * rows * f32
 
@@ -110,8 +110,10 @@ def test_the_nearest_mesh_that_fits_is_named(monkeypatch, memory, words):
     """9 GiB with the weights in two parts along fsdp, 3 in four, else 12; 8 % of a device are not to be had."""
     needs = {1: 12, 2: 9, 4: 3}
     monkeypatch.setattr(parallel, "make_mesh", lambda shape, _: types.SimpleNamespace(shape=dataclasses.asdict(shape)))
-    monkeypatch.setattr(plan, "_sources", lambda _, mesh: [plan.Source("step", lambda: needs[mesh.shape["fsdp"]])])
-    monkeypatch.setattr(plan, "_compile", lambda source: types.SimpleNamespace(total=source.lower() << 30))
+    monkeypatch.setattr(
+        programs, "sources", lambda _, mesh: [programs.Source("step", lambda: needs[mesh.shape["fsdp"]])]
+    )
+    monkeypatch.setattr(programs, "compile_ahead", lambda source: types.SimpleNamespace(total=source.lower() << 30))
     mesh = types.SimpleNamespace(devices=np.empty((4, 1, 1)))
     assert re.match(words, plan._other_mesh(None, mesh, "step", memory))
 
@@ -142,13 +144,13 @@ def test_collectives_are_counted_by_kind():
       %all-reduce-done = f32[8]{0} all-reduce-done(f32[8]{0} %all-reduce-start)
       %fusion = f32[8]{0} fusion(f32[8]{0} %all-gather.3), kind=kLoop
     """
-    assert plan._COLLECTIVE.findall(text) == ["all-gather", "all-reduce"]
+    assert programs._COLLECTIVE.findall(text) == ["all-gather", "all-reduce"]
 
 
 def test_a_published_shape_needs_no_directory():
-    assert plan._model_config("qwen2_5_vl_72b").text.num_hidden_layers == 80
+    assert programs.model_config("qwen2_5_vl_72b").text.num_hidden_layers == 80
     with pytest.raises(UserError, match="no directory of that name"):
-        plan._model_config("qwen9")
+        programs.model_config("qwen9")
 
 
 def test_other_jobs_are_refused_in_one_line():

@@ -15,6 +15,7 @@ from pixelis_jax.models import quantized
 LORA = "lora"  # the variable collection that holds adapters
 PACKED = "packed"  # what `models.packing` makes of weights and adapters for decoding
 NOISE = "lora_noise"  # the one that makes them drop inputs, in supervised training only
+VISION = "visual"  # the vision tower among parameters and adapters
 
 
 class Dense(nn.Module):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import traverse_util
 from jax import Array
 
+from pixelis_jax.models.layers import VISION
 from pixelis_jax.types import UserError
 
 PyTree = Any
@@ -102,7 +103,7 @@ def noise(adapter: PyTree, *, key: Array, rate: float, index: Array) -> PyTree:
 
 def touches_vision(adapter: PyTree | None) -> bool:
     """Whether an adapter changes what images are encoded to."""
-    return adapter is not None and "visual" in adapter
+    return adapter is not None and VISION in adapter
 
 
 def layers(adapter: PyTree) -> set[str]:
