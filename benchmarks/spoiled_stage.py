@@ -33,27 +33,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     if args.out.exists():
         raise UserError(f"{args.out} is there already; name another --out")
-    args.out.mkdir(parents=True)
-    changed = 0
-    for name in CATEGORIES:
-        samples = list(read_jsonl(args.input / f"{name}.jsonl"))
-        if name == SPOILED:
-            before, samples = samples, spoil(samples)
-            changed = sum(a.answer != b.answer for a, b in zip(before, samples, strict=True))
-        write_jsonl(args.out / f"{name}.jsonl", samples)
+    if not (args.input / METADATA).is_file():
+        raise UserError(f"{args.input} is no folder of `python -m pixelis_jax.cota score`: it has no {METADATA}")
+    samples = {name: read_jsonl(args.input / f"{name}.jsonl") for name in CATEGORIES}
+    if not samples[SPOILED]:
+        raise UserError(f"{args.input / SPOILED}.jsonl is empty: there is nothing to spoil")
+    samples[SPOILED], answer = spoil(samples[SPOILED])
     root = os.path.relpath(image_root(args.input), args.out)
-    (args.out / METADATA).write_text(json.dumps({"image_root": root}) + "\n")
-    print(f"{args.out}: {changed} samples of {SPOILED}.jsonl have a wrong answer now")
+    try:
+        args.out.mkdir(parents=True)
+        for name, lines in samples.items():
+            write_jsonl(args.out / f"{name}.jsonl", lines)
+        (args.out / METADATA).write_text(json.dumps({"image_root": root}) + "\n")
+    except OSError as error:
+        raise UserError(f"--out={args.out}: can't be written ({error.strerror})") from error
+    wrong = sum(sample.answer != sample.ground_truth for sample in samples[SPOILED])
+    print(f"{args.out}: all of {SPOILED}.jsonl answer {answer!r} now, {wrong} of {len(samples[SPOILED])} wrongly")
     return OK
 
 
-def spoil(samples: Sequence[Sample]) -> list[Sample]:
-    """All with the answer that most of them have."""
+def spoil(samples: Sequence[Sample]) -> tuple[list[Sample], str]:
+    """(all with the answer that most of them have, that answer)."""
     ((answer, _),) = Counter(sample.answer for sample in samples).most_common(1)
     return [
         sample if sample.answer == answer else dataclasses.replace(sample, answer=answer, sample_id="")
         for sample in samples
-    ]
+    ], answer
 
 
 if __name__ == "__main__":

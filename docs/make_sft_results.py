@@ -4,12 +4,15 @@ Each argument is a name and its runs. Reads `summary.json` and `metrics.jsonl` o
 test accuracy of the chosen adapter, overall, by difficulty and by task type, then what the curriculum did.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+from pixelis_jax.cli import OK, run_cli
+from pixelis_jax.types import UserError
 
 Summary = dict[str, Any]
 
@@ -54,20 +57,44 @@ def curve(workdir: Path) -> str:
     return ", ".join(f"{step}: {accuracy:.2f}" for step, accuracy in points)
 
 
-def main(arguments: Sequence[str]) -> None:
+def read(workdir: str) -> Summary:
+    """summary.json of a finished run."""
+    try:
+        found = json.loads((Path(workdir) / "summary.json").read_text())
+        shares(found["test"][found["chosen"]])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{workdir} holds no finished SFT run ({error}); its own command finishes it") from None
+    return dict(found)
+
+
+def check_alike(runs: Mapping[str, Summary]) -> None:
+    """Raises UserError for runs that were not asked the same number of questions of each kind."""
+    counts = {path: {row: n for row, (_, n) in shares(run["test"]["start"]).items()} for path, run in runs.items()}
+    first = next(iter(counts))
+    for path, asked in counts.items():
+        if asked != counts[first]:
+            raise UserError(f"{first} and {path} were asked different test questions; compare runs on the same data")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table and a line a run."""
-    folders = {name: paths.split(",") for name, _, paths in (a.partition("=") for a in arguments)}
-    if not folders or not all(all(paths) for paths in folders.values()):
-        sys.exit("name groups of finished SFT runs, as in curriculum=runs/a,runs/b uniform=runs/c,runs/d")
-    groups = {
-        name: [json.loads((Path(p) / "summary.json").read_text()) for p in paths] for name, paths in folders.items()
-    }
+    parser = argparse.ArgumentParser(prog="python -m docs.make_sft_results", description=(__doc__ or "").split("`")[0])
+    parser.add_argument("groups", nargs="+", metavar="NAME=RUN[,RUN...]", help="a name and finished runs' workdirs")
+    folders: dict[str, list[str]] = {}
+    for group in parser.parse_args(arguments).groups:
+        name, _, paths = group.partition("=")
+        if not name or not all(paths.split(",")):
+            parser.error(f"{group!r} is no group; write it as curriculum=runs/a,runs/b")
+        folders[name] = paths.split(",")
+    groups = {name: [read(path) for path in paths] for name, paths in folders.items()}
+    check_alike({path: run for name in folders for path, run in zip(folders[name], groups[name], strict=True)})
     print(table(groups), end="\n\n")
     for name, paths in folders.items():
         for path, summary in zip(paths, groups[name], strict=True):
             print(told(name, summary))
             print(f"  validation accuracy by step: {curve(Path(path))}")
+    return OK
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_cli(main)

@@ -112,7 +112,12 @@ class Pretrain(Offline):
         return not self.config.model.freeze_vision
 
     def make_start(self) -> tuple[PyTree, dict[str, str], str]:
-        params, origin = self.policy.params, self.config.model.init_from or "scratch"
+        shape, text = self.policy.model.config.need_vision(), self.policy.model.config.text
+        origin = (
+            f"{self.config.model.init_from or 'scratch'} (decoder {text.num_hidden_layers} layers of"
+            f" {text.hidden_size}, vision {shape.depth} of {shape.hidden_size}, vocabulary {text.vocab_size})"
+        )
+        params = self.policy.params
         hashes = assembly.hashes(self.policy, None)
         if self.reads:
             return (

@@ -98,7 +98,7 @@ def ask(
         max_new_tokens=args.max_new_tokens or limits.get("max_new_tokens", 512),
         context_tokens=args.context_tokens or limits.get("context_tokens", 8192),
     )
-    named = args.tools.split(",") if args.tools else settings.get("tools", {}).get("names", ["ZOOM_IN"])
+    named = args.tools.split(",") if args.tools is not None else settings.get("tools", {}).get("names", ["ZOOM_IN"])
     available = select(named)
     _check(policy, image, args, sampling.context_tokens, schemas(available))
     turns = args.max_turns or limits.get("max_turns", 4)

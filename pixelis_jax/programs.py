@@ -28,7 +28,7 @@ from pixelis_jax.rewards import orchestrator
 from pixelis_jax.rollout.collate import trajectory_batch
 from pixelis_jax.rollout.engine import Engine
 from pixelis_jax.train_step import TrainState
-from pixelis_jax.types import ImageBatch, TokenBatch, TrajectoryBatch
+from pixelis_jax.types import ImageBatch, TokenBatch, TrajectoryBatch, UserError
 
 PyTree = Any
 PROMPT_TEXT_TOKENS = 512  # of the system prompt with the tools and the question; the images come on top
@@ -197,8 +197,12 @@ def _sft_step(parts: _Parts) -> Source:
     multiple = mesh.shape["data"] * mesh.shape["fsdp"] * settings.micro_batches
     rows = buckets.rows_of(length, batch_tokens=config.data.batch_tokens, multiple=multiple)
     overview, crop = assembly.budgets(config)
-    left = length - PROMPT_TEXT_TOKENS - overview.max_pixels // parts.vision.factor**2
-    crops = max(1, min(config.sampling.max_turns - 1, left // (crop.max_pixels // parts.vision.factor**2)))
+    shown, returned = (budget.max_pixels // parts.vision.factor**2 for budget in (overview, crop))
+    if length < shown + returned:
+        raise UserError(
+            f"data.row_tokens {length} has no room for a picture of {shown} tokens and a tool's of {returned}; raise it"
+        )
+    crops = max(1, min(config.sampling.max_turns - 1, (length - PROMPT_TEXT_TOKENS - shown) // returned))
     plain = DemonstrationBatch(
         _tokens(rows, length), _array((rows, length), bool), _array((rows, length), jnp.float32), none, none
     )

@@ -14,7 +14,7 @@ from pixelis_jax import assembly, curriculum, hosts, parallel, train_step
 from pixelis_jax.curriculum import Curriculum, DifficultyRules
 from pixelis_jax.curriculum.presets import accuracy_in, accuracy_on
 from pixelis_jax.data import cota_batches, demonstrations, scoring
-from pixelis_jax.data.corpus import Corpus, Selection, open_corpora, open_corpus
+from pixelis_jax.data.corpus import ALL, Corpus, Selection, open_corpora, open_corpus
 from pixelis_jax.data.cota_batches import Batches, Cursor, Encode, Step
 from pixelis_jax.data.dialogues import view_of
 from pixelis_jax.data.splits import METADATA
@@ -268,6 +268,12 @@ def difficulty_curriculum(config: ConfigDict, corpus: Corpus, held_out: Corpus) 
         counts = {name: len(corpus.numbers(name)) / len(corpus) for name in corpus.categories}
         single = curriculum.Stage("all", tuple(counts.items()))
         return Curriculum((single,), table.evaluation_frequency, rollback=None)
+    for data in (corpus, held_out):
+        if data.categories == (ALL,):
+            raise UserError(
+                f"{data.name} was never sorted by difficulty, which curriculum.stages needs; run `python -m"
+                f" pixelis_jax.cota score --input={data.name} --out=DIR` and name DIR, or use configs/sft.py:uniform"
+            )
     rules = DifficultyRules(**{field.name: table[field.name] for field in dataclasses.fields(DifficultyRules)})
     made = curriculum.difficulty_curriculum(stages, rules)
     known = {accuracy_on(stage.name) for stage in made.stages} | {accuracy_in(name) for name in corpus.categories}

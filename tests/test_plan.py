@@ -75,6 +75,17 @@ def test_an_sft_step_has_its_evaluation_and_the_longest_rows():
     assert lines[5].startswith("fits: step 6 x 256")
 
 
+def test_rows_without_room_for_pictures_are_refused():
+    """Of pixelis-tiny a picture and a tool's are 16 tokens each."""
+    config = configs.load("configs/sft.py:smoke")
+    config.data.row_tokens = 31
+    mesh = parallel.make_mesh(MeshShape())
+    with pytest.raises(
+        UserError, match=r"data\.row_tokens 31 has no room for a picture of 16 tokens and a tool's of 16"
+    ):
+        list(programs.sources(config, mesh))
+
+
 def test_what_does_not_divide_is_named():
     """As the job says it when it starts: what is evaluated at a time, too."""
     config = configs.load("configs/rft.py:smoke")  # 2 x 4 rows, evaluated 8 at a time, 2 KV heads

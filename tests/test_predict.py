@@ -306,3 +306,8 @@ def test_a_second_picture_is_refused(capsys):
     with pytest.raises(SystemExit) as caught:
         predict.parse(["--image=a.png", "--image=b.png", "--question=What is it?", "--model=x"])
     assert caught.value.code == 2 and "--image is given twice; give one" in capsys.readouterr().err
+
+
+def test_no_tool_is_not_the_default(model: Path, picture: Path) -> None:
+    with pytest.raises(UserError, match="tool"):
+        predict.main([f"--image={picture}", f"--model={model}", "--question=which digit?", "--tools="])

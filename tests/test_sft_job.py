@@ -151,6 +151,15 @@ def test_held_out_samples_of_each_category_are_needed(fields, folder, tmp_path, 
     assert "'stage3' takes 0.2 of 'hard', and the held-out samples of" in told
 
 
+def test_samples_that_were_never_scored_have_no_stages(fields, folder, tmp_path, monkeypatch, capsys):
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    shutil.copy(folder / "hard.jsonl", plain / "samples.jsonl")
+    shutil.copytree(folder / "images", plain / "images")
+    told = refusal(monkeypatch, capsys, CONFIG, tmp_path / "run", **fields | {"data__path": plain})
+    assert f"{plain} was never sorted by difficulty" in told and "pixelis_jax.cota score --input=" in told
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -13,7 +13,9 @@ def test_hard_answers_are_all_one_and_pictures_are_found(tmp_path, capsys):
     """Six hard samples with six answers: five change, and their ids with them."""
     source, out = write_folder(tmp_path / "data"), tmp_path / "runs" / "spoiled"
     spoiled_stage.main([f"--input={source}", f"--out={out}"])
-    assert "5 samples of hard.jsonl have a wrong answer now" in capsys.readouterr().out
+    assert f"all of hard.jsonl answer {read_jsonl(out / 'hard.jsonl')[0].answer!r} now, 5 of 6 wrongly" in (
+        capsys.readouterr().out
+    )
     for name in ("simple", "medium"):
         assert (out / f"{name}.jsonl").read_bytes() == (source / f"{name}.jsonl").read_bytes()
     before, after = (read_jsonl(folder / "hard.jsonl") for folder in (source, out))
@@ -28,7 +30,13 @@ def test_hard_answers_are_all_one_and_pictures_are_found(tmp_path, capsys):
     assert len(open_corpus(out, Selection())) == len(open_corpus(source, Selection()))
 
 
-def test_a_folder_is_never_overwritten(tmp_path):
-    source = write_folder(tmp_path / "data")
+def test_what_can_not_be_spoiled_leaves_nothing(tmp_path):
+    source, out = write_folder(tmp_path / "data"), tmp_path / "out"
     with pytest.raises(UserError, match="is there already"):
         spoiled_stage.main([f"--input={source}", f"--out={source}"])
+    (source / "hard.jsonl").write_bytes(b"")
+    with pytest.raises(UserError, match=r"hard\.jsonl is empty"):
+        spoiled_stage.main([f"--input={source}", f"--out={out}"])
+    with pytest.raises(UserError, match=r"no folder of .*cota score.*no metadata\.json"):
+        spoiled_stage.main([f"--input={tmp_path}", f"--out={out}"])
+    assert not out.exists()

@@ -109,7 +109,8 @@ def _mix_of(fields: Mapping[str, object]) -> tuple[str, tuple[tuple[str, float],
     where = f"curriculum stage {name!r:.60}"
     unknown = [key for key in fields if key not in ("name", "mix", "max_steps")]
     if not isinstance(name, str) or not name or not isinstance(mix, Mapping) or unknown:
-        wrong = f"has no field {unknown[0]!r:.40}" if unknown else "lacks its name or its mix"
+        lacking = "mix" if isinstance(name, str) and name else "name"
+        wrong = f"has no field {unknown[0]!r:.40}" if unknown else f"lacks its {lacking}"
         raise UserError(f"{where} {wrong}; its fields are name, mix and max_steps")
     for category, share in mix.items():
         if category not in CATEGORIES:

@@ -56,8 +56,9 @@ def resolve(name: str) -> Path:
     if hub.is_id(name):
         return hub.download(name)
     raise UserError(
-        f"model {name[:200]!r}: not a bundled model ({', '.join(BUNDLED)}) and no directory of that name;"
-        " give a Hugging Face directory, or OWNER/NAME of the hub (--config.model.name, or --model)"
+        f"model {name[:160]!r}: not a bundled model ({', '.join(BUNDLED)}) and no directory of that name;"
+        " give a Hugging Face directory, or OWNER/NAME of the hub (--config.model.name, --model, in pretraining"
+        " --config.model.init_from)"
     )
 
 
