@@ -94,7 +94,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "cota.batch_tokens": (16, INT32),
     "cota.row_tokens": SIZE,
     "cota.buckets": (1, 64),
-    "reading.charts": SIZE,
+    "reading.charts": FROM_ZERO,
     "reading.first_steps": COUNT,
     "reading.first_batch": SIZE,
     "reading.batch": SIZE,

@@ -95,9 +95,10 @@ class Offline:
 
 
 class Pretrain(Offline):
-    """All weights from scratch: the vision tower reads charts first, and goes on with that beside the dialogues.
+    """All weights: the vision tower reads charts first, and goes on with that beside the dialogues.
 
-    With `model.freeze_vision` the tower stays as it is, and the decoder alone is trained, on dialogues.
+    With `reading.charts=0` there are dialogues alone. With `model.freeze_vision` the tower stays as it is, and the decoder
+    alone is trained, on dialogues.
     """
 
     _pool: reading.Charts | None = None
@@ -108,8 +109,8 @@ class Pretrain(Offline):
 
     @property
     def reads(self) -> bool:
-        """Whether the vision tower is trained, with charts."""
-        return not self.config.model.freeze_vision
+        """Whether the vision tower is trained with charts too."""
+        return self.config.reading.charts > 0 and not self.config.model.freeze_vision
 
     def make_start(self) -> tuple[PyTree, dict[str, str], str]:
         shape, text = self.policy.model.config.need_vision(), self.policy.model.config.text
@@ -125,6 +126,8 @@ class Pretrain(Offline):
                 hashes,
                 f"all weights, from {origin}",
             )
+        if not self.config.model.freeze_vision:
+            return {"params": params}, hashes, f"all weights, from {origin}; dialogues alone"
         start = {"params": {name: part for name, part in params.items() if name != VISION}}
         return start, hashes, f"the decoder, from {origin}; the vision tower is frozen"
 
@@ -182,7 +185,8 @@ class Pretrain(Offline):
         placed = parallel.put_batch(self.policy.mesh, batch)
         if self.reads:
             return self.step_fn(state, {}, placed, reading.take(self.pool, step, count=self.config.reading.batch))
-        return self.step_fn(state, {"params": {VISION: self.policy.params[VISION]}}, placed)
+        frozen = {name: part for name, part in self.policy.params.items() if name not in state.trainable["params"]}
+        return self.step_fn(state, {"params": frozen}, placed)
 
     def keep(self, run: Run, state: TrainState) -> tuple[policies.Policy, PyTree]:
         """The whole model directory; weights in half precision, which is how it is shipped."""

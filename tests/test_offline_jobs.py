@@ -118,6 +118,18 @@ def test_a_decoder_goes_on_with_another_vocabulary_and_the_tower_frozen(jobs, pr
     assert after.params["embed_tokens"].shape[0] == len(vocabularies[1]) == after.model.config.text.vocab_size
 
 
+def test_without_charts_all_weights_learn_from_dialogues_alone(jobs, pretrain, tmp_path):
+    first = pretrain[0] / "model"
+    fields = {"model__init_from": first, "reading__charts": 0, "total_steps": 3}
+    output = jobs.run("configs/pretrain.py:smoke", tmp_path / "more", **fields)
+    assert "dialogues alone" in output and "reading: step" not in output
+    assert "pretrain/reading_loss" not in set().union(*lines(tmp_path / "more" / "metrics.jsonl"))
+    before, after = (policies.load(str(folder)).params for folder in (first, tmp_path / "more" / "model"))
+    for part in ("visual", "language_model"):
+        moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), before[part], after[part])
+        assert any(jax.tree.leaves(moved)), part
+
+
 def test_an_adapter_of_another_job_is_a_start(jobs, habit, tmp_path):
     """Evaluated without dropout, and with what the adapter does to the vision tower."""
     fields = {"init_from": habit[0], "eval__modes": "('tools_on',)", "lora__targets": TARGETS}
