@@ -1,7 +1,7 @@
 """Pretrain pixelis-tiny from scratch on oracle dialogues, close-ups, and an auxiliary reading loss.
 
     python -m pixelis_jax.main --config=configs/pretrain.py            # a GPU: minutes
-    python -m pixelis_jax.main --config=configs/pretrain.py:tools      # goes on with five tools; a GPU: minutes
+    python -m pixelis_jax.main --config=configs/pretrain.py:tools      # goes on with five tools; a CPU: an hour
     python -m pixelis_jax.main --config=configs/pretrain.py:smoke      # a CPU: seconds
 
 The result is a Hugging Face style directory at WORKDIR/model.
@@ -77,11 +77,15 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval.scenes, config.eval.batch, config.eval.modes = 8, 8, ("tools_on",)
         config.checkpoint.every_steps = 3
     elif variant == "tools":
-        config.model.init_from, config.model.new_tokenizer = "pixelis-tiny", True
-        config.reading.charts = 0
-        config.cota.samples, config.cota.every = 100000, 1
+        config.total_steps, config.log_every_steps = 2200, 25
+        config.model.init_from, config.model.new_tokenizer, config.model.freeze_vision = "pixelis-tiny", True, True
+        config.optimizer.warmup_steps = 100
+        config.data.workers = 2
+        config.cota.samples, config.cota.every, config.cota.buckets = 10500, 1, 4
+        config.cota.batch_tokens = 10240
         config.sampling.max_new_tokens, config.sampling.context_tokens, config.sampling.max_turns = 64, 768, 10
         config.eval.modes = ("tools_on",)
+        config.checkpoint.every_steps = 200
     elif variant:
         common.unknown_variant("configs/pretrain.py", variant, "tools")
     return config
