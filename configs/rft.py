@@ -2,16 +2,18 @@
 
 python -m pixelis_jax.main --config=configs/rft.py                 # two CPU cores: minutes
 python -m pixelis_jax.main --config=configs/rft.py:smoke           # about a minute, no change of stage
+python -m pixelis_jax.main --config=configs/rft.py:pixelis_v2      # rewards combined as in the earlier system
 python -m pixelis_jax.main --config=configs/rft.py:qwen2_5_vl_7b --config.model.name=DIR     # one 80 GB card; or _3b
 """
 
 import ml_collections
 
 from configs import common
+from pixelis_jax.rewards import orchestrator
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """The configuration; `variant` is "", "smoke" or one of `common.LARGE`."""
+    """The configuration; `variant` is "", "smoke", "pixelis_v2" or one of `common.LARGE`."""
     config = common.base("rft")
     config.total_steps = 60  # training steps, one rollout and one update each
     config.init_from = "pixelis-tiny-sft"  # adapter to start from: bundled name, PEFT directory or workdir; "": none
@@ -24,7 +26,14 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
     config.rewards = ml_collections.ConfigDict()
     config.rewards.norm = "none"  # none | group | running
+    config.rewards.function = ""  # package.module:function(prompts, completions, ...) in place of the task's verifier
+    config.rewards.unrepaired_rule = True  # a right answer behind a call that failed, with no good one since, scores 0
+    config.rewards.coherence = "standard"  # standard | pixelis_v2 (one more bad pair)
     config.rewards.curiosity = "icm"  # icm | rapr | none
+    config.rewards.curiosity_floor = 0.0  # share of the curiosity reward that a wrong answer keeps
+    config.rewards.dynamics_transitions = 2000  # calls that icm's forward model is trained on before it is frozen
+    config.rewards.overlong_from = 0  # sampled tokens of a row from which it pays for its length;
+    config.rewards.overlong_to = 0  # here the price is 1; 0: length is free. Needs algorithm.mask_truncated=False
 
     config.algorithm = ml_collections.ConfigDict()
     config.algorithm.loss = "clip"  # clip | cispo | gspo | sapo; they differ little at one update a rollout (ratio 1)
@@ -32,8 +41,24 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.algorithm.advantage_scale = "batch"  # batch | group | none
     config.algorithm.e_low = 0.2  # ratio clipped below 1 - e_low; without effect at one update a rollout
     config.algorithm.e_high = 0.28  # ratio clipped above 1 + e_high; likewise
-    config.algorithm.kl_beta = 0.01  # weight of the k3 KL to the starting policy
+    config.algorithm.delta = 0.0  # the unclipped ratio's bound where the advantage is negative; 0: none
+    config.algorithm.cispo_cap = 5.0  # of CISPO's ratio
+    config.algorithm.sapo_tau_positive = 1.0  # SAPO's temperature, advantage above 0
+    config.algorithm.sapo_tau_negative = 1.05  # and the others
+    config.algorithm.updates_per_rollout = 1  # optimizer steps on each rollout
+    config.algorithm.filtering_threshold = 0.01  # |advantage| above which a row counts as informative
+    config.algorithm.kl_beta = 0.01  # weight of the KL to the starting policy; 0: none
+    config.algorithm.kl_estimator = "k3"  # k1 | k2 | k3; k1 in the reward only
+    config.algorithm.kl_place = "loss"  # loss | reward
+    config.algorithm.kl_target = 0.0  # nat a token that kl_beta is steered to; 0: kl_beta is fixed
+    config.algorithm.kl_horizon = 10_000  # rows in which it may change by a fifth
     config.algorithm.entropy_bonus = 0.0  # weight of the mean token entropy
+    # Importance weight of trainer against sampler: none | token_truncate | token_mask | sequence_truncate |
+    # sequence_mask; auto: none, unless the start-up gate finds that they differ
+    config.algorithm.correction = "auto"
+    config.algorithm.correction_cap = 3.0
+    config.algorithm.mask_truncated = True  # a row cut within a turn is left out; False: it is a wrong answer
+    config.algorithm.mask_over_turn = True  # likewise one that ran out of turns or context
 
     config.curriculum = ml_collections.ConfigDict()
     config.curriculum.windows = (20,)  # further lengths of the moving averages, steps
@@ -77,6 +102,9 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.checkpoint.every_steps = 2
         config.eval.scenes, config.eval.batch = 8, 8
         config.logging.rollouts_every_steps = 1
+    elif variant == "pixelis_v2":
+        config.rewards.norm, config.rewards.coherence = "running", "pixelis_v2"
+        config.curriculum.stages = ({"name": "pixelis_v2", "weights": dict(orchestrator.PIXELIS_V2_WEIGHTS)},)
     elif variant in common.LARGE:
         common.large(config, variant)
         config.init_from = ""
@@ -85,5 +113,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.optimizer.micro_batches = 4
         config.total_steps = 500
     elif variant:
-        common.unknown_variant("configs/rft.py", variant, *common.LARGE)
+        common.unknown_variant("configs/rft.py", variant, "pixelis_v2", *common.LARGE)
     return config

@@ -34,7 +34,9 @@ from pixelis_jax.models.processor import Processor
 from pixelis_jax.models.vlm import VLM
 from pixelis_jax.reading import ReadingConfig
 from pixelis_jax.rewards.curiosity import CuriosityConfig
-from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights
+from pixelis_jax.rewards.dynamics import DynamicsConfig
+from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights, coherence_config
+from pixelis_jax.rewards.task import TaskReward, UserFunction, Verified
 from pixelis_jax.rollout import RolloutConfig, SamplingConfig
 from pixelis_jax.tools.base import Tool, View, schemas
 from pixelis_jax.train_step import RLConfig, SFTConfig
@@ -320,22 +322,49 @@ def rl_config(config: ConfigDict) -> RLConfig:
     """Static settings of the RL step, checked."""
     check_group_size(config.rollout.group_size)
     rewards, loss = config.rewards, config.algorithm
+    named = {field.name for field in dataclasses.fields(GRPOConfig)}
+    settings = {name: value for name, value in loss.items() if name in named}
+    settings |= {
+        "delta": loss.delta or None,
+        "correction": "none" if loss.correction == "auto" else loss.correction,
+        "max_completion": config.sampling.max_turns * config.sampling.max_new_tokens,
+        "log_turns": config.sampling.max_turns,
+    }
     return RLConfig(
-        rewards=RewardConfig(norm=rewards.norm, curiosity=CuriosityConfig(kind=rewards.curiosity)),
-        loss=GRPOConfig(
-            loss=loss.loss,
-            aggregation=loss.aggregation,
-            e_low=loss.e_low,
-            e_high=loss.e_high,
-            kl_beta=loss.kl_beta,
-            entropy_bonus=loss.entropy_bonus,
-            max_completion=config.sampling.max_turns * config.sampling.max_new_tokens,
-            log_turns=config.sampling.max_turns,
-        ),
+        rewards=reward_config(config),
+        loss=GRPOConfig(**settings),
         advantage_scale=loss.advantage_scale,
+        filtering_threshold=loss.filtering_threshold,
         temperature=config.sampling.temperature,
         micro_batches=config.optimizer.micro_batches,
+        updates_per_rollout=loss.updates_per_rollout,
+        kl_target=loss.kl_target,
+        kl_horizon=loss.kl_horizon,
+        overlong=(rewards.overlong_from, rewards.overlong_to) if rewards.overlong_to else None,
     )
+
+
+def reward_config(config: ConfigDict) -> RewardConfig:
+    """Components of the reward, and how they are combined."""
+    rewards = config.rewards
+    dynamics = DynamicsConfig(pretrain_transitions=rewards.dynamics_transitions)
+    return RewardConfig(
+        norm=rewards.norm,
+        unrepaired=rewards.unrepaired_rule,
+        curiosity=CuriosityConfig(kind=rewards.curiosity, floor=rewards.curiosity_floor, dynamics=dynamics),
+        coherence=coherence_config(rewards.coherence),
+    )
+
+
+def task_reward(config: ConfigDict) -> TaskReward:
+    """The verifier of each task, or the user's function."""
+    return UserFunction(config.rewards.function) if config.rewards.function else Verified()
+
+
+def excluded_statuses(config: ConfigDict) -> tuple[str, ...]:
+    """Of rows that are left out of an update."""
+    masks = {"truncated": config.algorithm.mask_truncated, "over_turn": config.algorithm.mask_over_turn}
+    return tuple(status for status, masked in masks.items() if masked)
 
 
 def window_lengths(config: ConfigDict) -> dict[str, tuple[int, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 from pixelis_jax import hosts
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.models.policy import Policy
-from pixelis_jax.rewards.verifiers import verify
+from pixelis_jax.rewards.task import success_of
 from pixelis_jax.rollout.engine import Engine, SamplingConfig
 from pixelis_jax.rollout.sample import RolloutConfig, Sampler
 from pixelis_jax.tools.base import Tool
@@ -193,11 +193,6 @@ def summarise(outcomes: Sequence[Outcome]) -> EvalResult:
         valid_calls=good / calls if calls else 0.0,
         statuses=dict(sorted(statuses.items())),
     )
-
-
-def success_of(task: Task, answer: str | None) -> float:
-    """The verifier's score; 0 without an answer."""
-    return 0.0 if answer is None else verify(task, answer)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -7,12 +7,14 @@ from typing import Any, get_args
 
 from ml_collections import ConfigDict
 
+from pixelis_jax.algorithms import grpo
 from pixelis_jax.algorithms.advantages import Scale
 from pixelis_jax.config import flatten
 from pixelis_jax.data.cota import SAMPLE_TYPES
 from pixelis_jax.data.pixelsearch.questions import KINDS
 from pixelis_jax.evaluation import MODES
 from pixelis_jax.models import quantized
+from pixelis_jax.rewards import orchestrator
 from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import COORDINATES
 from pixelis_jax.types import UserError
@@ -106,6 +108,19 @@ LIMITS: dict[str, tuple[float, float]] = {
     "algorithm.e_high": (0, 100),
     "algorithm.kl_beta": AMOUNT,
     "algorithm.entropy_bonus": (-1e9, 1e9),
+    "algorithm.delta": (0, 1e9),
+    "algorithm.cispo_cap": (1e-9, 1e9),
+    "algorithm.sapo_tau_positive": (1e-9, 1e9),
+    "algorithm.sapo_tau_negative": (1e-9, 1e9),
+    "algorithm.updates_per_rollout": (1, 1000),
+    "algorithm.filtering_threshold": AMOUNT,
+    "algorithm.kl_target": AMOUNT,
+    "algorithm.kl_horizon": COUNT,
+    "algorithm.correction_cap": (1e-9, 1e9),
+    "rewards.curiosity_floor": SHARE,
+    "rewards.dynamics_transitions": FROM_ZERO,
+    "rewards.overlong_from": FROM_ZERO,
+    "rewards.overlong_to": FROM_ZERO,
     "curriculum.windows": COUNT,
     "curriculum.evaluation_frequency": COUNT,
     "curriculum.rollback_cooldown_steps": FROM_ZERO,
@@ -125,6 +140,8 @@ NAMES: dict[str, Collection[str]] = {
 # Fields that take one name of a few; others of the kind are checked by the part that reads them.
 CHOICES: dict[str, tuple[str, ...]] = {
     "algorithm.advantage_scale": get_args(Scale),
+    "algorithm.correction": ("auto", *grpo.CHOICES["correction"]),
+    "rewards.coherence": orchestrator.COHERENCE,
     "image.coordinates": ("", *COORDINATES),
     "model.quantize": ("", *quantized.KINDS),
 }
@@ -227,13 +244,8 @@ def _check_job(job: str, fields: Mapping[str, Any]) -> None:
     """What only some jobs can't do."""
     if job != "eval" and fields.get("total_steps") == 0:
         raise UserError("total_steps is 0: there is nothing to train; configs/eval.py evaluates")
-    if job == "rft" and fields["rewards.norm"] == fields["algorithm.advantage_scale"] == "group":
-        raise UserError(
-            "rewards.norm and algorithm.advantage_scale are both group: components are normalised by their group"
-            " already; set algorithm.advantage_scale to batch or none"
-        )
-    if job == "rft" and fields["sampling.temperature"] == 0:
-        raise UserError("sampling.temperature is 0: greedy samples of a group are all alike; use a value above 0")
+    if job == "rft":
+        _check_online(fields)
     parts = fields.get("optimizer.micro_batches", 1)
     if job == "pretrain" and parts != 1:
         raise UserError(
@@ -249,3 +261,24 @@ def _check_job(job: str, fields: Mapping[str, Any]) -> None:
             raise UserError(
                 f"optimizer.micro_batches {parts} does not divide the {fields[a] * fields[b]} rows of {a} x {b}"
             )
+
+
+def _check_online(fields: Mapping[str, Any]) -> None:
+    """What RL can't do."""
+    if fields["rewards.norm"] == fields["algorithm.advantage_scale"] == "group":
+        raise UserError(
+            "rewards.norm and algorithm.advantage_scale are both group: components are normalised by their group"
+            " already; set algorithm.advantage_scale to batch or none"
+        )
+    if fields["sampling.temperature"] == 0:
+        raise UserError("sampling.temperature is 0: greedy samples of a group are all alike; use a value above 0")
+    start, end = fields["rewards.overlong_from"], fields["rewards.overlong_to"]
+    if (start or end) and not start < end:
+        raise UserError(f"rewards.overlong_from {start} must be below rewards.overlong_to {end}; both 0: no price")
+    if end and fields["algorithm.mask_truncated"]:
+        raise UserError(
+            "rewards.overlong_to and algorithm.mask_truncated exclude each other: a row that is left out can't pay for"
+            " its length; set algorithm.mask_truncated to False"
+        )
+    if fields["algorithm.kl_target"] and not fields["algorithm.kl_beta"]:
+        raise UserError("algorithm.kl_target steers algorithm.kl_beta, which is 0; start it above 0")

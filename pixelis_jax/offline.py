@@ -97,8 +97,8 @@ class Offline:
 class Pretrain(Offline):
     """All weights: the vision tower reads charts first, and goes on with that beside the dialogues.
 
-    With `reading.charts=0` there are dialogues alone. With `model.freeze_vision` the tower stays as it is, and the decoder
-    alone is trained, on dialogues.
+    With `reading.charts=0` there are dialogues alone. With `model.freeze_vision` the tower stays as it is, and the
+    decoder alone is trained, on dialogues.
     """
 
     _pool: reading.Charts | None = None

@@ -15,7 +15,7 @@ from pixelis_jax import assembly, curriculum, hosts, parallel, train_step
 from pixelis_jax.algorithms.agreement import NAME, sampler_trainer_difference
 from pixelis_jax.data.demonstrations import look_tokens
 from pixelis_jax.data.pixelsearch.questions import make_task
-from pixelis_jax.evaluation import Outcome, outcomes_of, success_of
+from pixelis_jax.evaluation import Outcome, outcomes_of
 from pixelis_jax.metrics import trajectories, windows
 from pixelis_jax.models.rows import bucket
 from pixelis_jax.rewards import orchestrator
@@ -40,7 +40,8 @@ class Online:
         self.rl_config = assembly.rl_config(config)
         self.policy = assembly.load_policy(config)
         self.start, self.origin = assembly.starting_adapter(config, self.policy)
-        self.schedule = assembly.make_schedule(config.optimizer, config.total_steps)
+        self.updates = config.algorithm.updates_per_rollout
+        self.schedule = assembly.make_schedule(config.optimizer, config.total_steps * self.updates)
         self.tx = assembly.make_optimizer(config.optimizer, self.schedule)
         self.step_fns = RLStep(self.policy.model, self.tx, self.rl_config)
         self.evaluator = assembly.make_evaluator(config, self.policy)
@@ -48,6 +49,8 @@ class Online:
         engine = self.evaluator.engine(rollout.sampling)
         self.sampler = Sampler(self.policy, rollout, tools=assembly.tools_of(config), engine=engine)
         self.share = hosts.share(self.policy.mesh)
+        self.reward = assembly.task_reward(config)
+        self.reward.check(make_task(config.seed, "train", 0, kinds=tuple(config.rollout.kinds)))
         self._prompts = self.share.of(config.rollout.prompts, "rollout.prompts")
         self._gated = False  # in this process
 
@@ -85,7 +88,8 @@ class Online:
         lora = jax.tree.map(lambda x: x.copy(), self.start)
         key = jax.random.fold_in(jax.random.key(self.config.seed), 2)
         rewards = orchestrator.init(key, self.rl_config.rewards)
-        state = train_step.init_state({"lora": lora}, self.tx, rewards)
+        beta = jnp.float32(self.rl_config.loss.kl_beta) if self.rl_config.kl_target else None
+        state = train_step.init_state({"lora": lora}, self.tx, rewards, kl_beta=beta)
         return jax.device_put(state, parallel.replicated(self.policy.mesh))
 
     def first_host(self) -> Host:
@@ -121,11 +125,12 @@ class Online:
         batch = trajectory_batch(
             rollout.trajectories,
             rollout.features,
-            success_of,
+            self.reward(rollout.trajectories),
             length=padded_length(longest, limit=sampling.context_tokens, buckets=self.config.rollout.length_buckets),
             calls=sampling.max_turns,
             pad=self.policy.processor.pad,
             first_group=self._prompts.start,
+            excluded=assembly.excluded_statuses(self.config),
         )
         batch = dataclasses.replace(batch, features=None, images=rollout.images)
         rest = parallel.put_batch(self.policy.mesh, batch)
@@ -162,7 +167,7 @@ class Online:
                 f"sampler and trainer log-probs differ by {top:.2e}, over ten times the bound {max_bound:.0e}:"
                 " training would be off-policy from the first step; report this with your run.json"
             )
-        if excess > 1 and host["correction"] == "none":
+        if excess > 1 and self.config.algorithm.correction == "auto":
             run.say("above the bound: the importance weight token_truncate is switched on")
             host["correction"] = "token_truncate"
 
@@ -185,9 +190,11 @@ class Online:
     ) -> tuple[Host, dict[str, float | None]]:
         """Moving averages and the curriculum one step on; returns (new host state, all scalars of the step)."""
         scalars: dict[str, float | None] = {k: float(v) for k, v in jax.device_get(dict(metrics)).items()}
-        rate = assembly.learning_rate(self.schedule, step, scalars["update/skipped"] or 0)
-        cut = hosts.gather(self.share, [self.sampler.pool.counters()["tool/nondeterministic"]])
-        scalars |= rollout_scalars(outcomes) | {"learning_rate": rate, "tool/nondeterministic": float(sum(cut))}
+        rate = assembly.learning_rate(self.schedule, step * self.updates, scalars["update/skipped"] or 0)
+        counts = [self.sampler.pool.counters()["tool/nondeterministic"], self.reward.refused]
+        cut, refused = np.sum(hosts.gather(self.share, [counts]), axis=0)
+        scalars |= rollout_scalars(outcomes) | {"learning_rate": rate, "tool/nondeterministic": float(cut)}
+        scalars["skipped/reward"] = float(refused)
         moved = windows.update(windows.from_json(host["windows"]), scalars)
         scalars |= windows.averages(moved)
         before = curriculum.from_json(host["curriculum"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
@@ -223,8 +224,9 @@ def _batch(config: ConfigDict, mesh: Mesh, rows: int) -> TrajectoryBatch:
     """The abstract TrajectoryBatch of a step, but for its image features."""
     sampling = config.sampling
     no_features: Any = None
+    none = np.zeros(0, np.float32)
     empty: Any = trajectory_batch(
-        [], no_features, lambda *_: 0.0, length=sampling.context_tokens, calls=sampling.max_turns, pad=0
+        [], no_features, none, length=sampling.context_tokens, calls=sampling.max_turns, pad=0
     )
     full = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), empty)
     return parallel.abstract(full, parallel.batch_shardings(mesh, full))

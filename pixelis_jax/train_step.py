@@ -18,9 +18,10 @@ from jax.sharding import NamedSharding
 
 from pixelis_jax import update as updates
 from pixelis_jax.algorithms import advantages as advantage
-from pixelis_jax.algorithms import grpo, sft
+from pixelis_jax.algorithms import grpo, kl, sft
 from pixelis_jax.algorithms.grpo import GRPOConfig, GRPOInputs
 from pixelis_jax.data.demonstrations import DemonstrationBatch
+from pixelis_jax.masked import masked_mean
 from pixelis_jax.models import lora as loras
 from pixelis_jax.models import vlm
 from pixelis_jax.models.layers import NOISE, VISION
@@ -50,6 +51,7 @@ class TrainState:
     opt_state: optax.OptState
     rewards: RewardState | None = None
     average: PyTree | None = None
+    kl_beta: Array | None = None  # f32[] the adaptive KL coefficient; None: a fixed one
 
 
 def init_state(
@@ -58,11 +60,12 @@ def init_state(
     rewards: RewardState | None = None,
     *,
     averaged: bool = False,
+    kl_beta: Array | None = None,
 ) -> TrainState:
-    """State at step 0, with or without an average."""
+    """State at step 0, with or without an average or an adaptive KL coefficient."""
     average = jax.tree.map(jnp.zeros_like, trainable) if averaged else None
     zero = jnp.zeros((), jnp.int32)
-    return TrainState(zero, zero.copy(), trainable, tx.init(trainable), rewards, average)
+    return TrainState(zero, zero.copy(), trainable, tx.init(trainable), rewards, average, kl_beta)
 
 
 def with_average(state: TrainState, *, after: int) -> TrainState:
@@ -228,14 +231,27 @@ def _answer_stats(logp: Array, answer: Array) -> dict[str, tuple[Array, Array]]:
 
 @dataclasses.dataclass(frozen=True)
 class RLConfig:
-    """Static settings of the RL step. `updates_per_rollout` above 1 makes `score` compute logp_old."""
+    """Static settings of the RL step. `updates_per_rollout` above 1 makes `score` compute logp_old.
+
+    `kl_target` above 0: the KL coefficient follows the measured KL, over `kl_horizon` rows. `overlong` (from, to): what
+    a row loses grows from 0 at `from` policy tokens to 1 at `to`.
+    """
 
     rewards: RewardConfig
     loss: GRPOConfig
     advantage_scale: advantage.Scale = "batch"
+    filtering_threshold: float = 0.01
     temperature: float = 1.0
     micro_batches: int = 1
     updates_per_rollout: int = 1
+    kl_target: float = 0.0
+    kl_horizon: int = 10_000
+    overlong: tuple[int, int] | None = None
+
+    @property
+    def kl_in_reward(self) -> bool:
+        """Whether the KL is taken off the reward."""
+        return self.loss.kl_beta > 0 and self.loss.kl_place == "reward"
 
 
 @struct.dataclass
@@ -277,23 +293,40 @@ class RLStep:
         assert state.rewards is not None
         cfg = self.config
         scores, rewards = orchestrator.score(batch.rewards, state.rewards, config=cfg.rewards, weights=weights)
-        adv = advantage.group_advantages(scores.total, batch.rewards.group, scores.included, scale=cfg.advantage_scale)
         logp_ref = self._logp(frozen, reference, batch)
-        logp_old = self._logp(frozen, state.trainable["lora"], batch) if cfg.updates_per_rollout > 1 else None
+        logp_old, total, more = None, scores.total, {}
+        beta = jnp.float32(cfg.loss.kl_beta) if state.kl_beta is None else state.kl_beta
+        if cfg.updates_per_rollout > 1 or cfg.kl_in_reward:
+            logp_old = self._logp(frozen, state.trainable["lora"], batch)
+        if cfg.kl_in_reward and logp_old is not None:
+            fee = kl.kl_reward(logp_old, logp_ref, batch.rows.policy, beta=beta, kind=cfg.loss.kl_estimator)
+            total, more = total + fee, {"reward/kl": masked_mean(fee, scores.included)}
+        if cfg.overlong is not None:
+            fee = orchestrator.overlong(jnp.sum(batch.rows.policy, axis=1), *cfg.overlong)
+            total, more = total + fee, more | {"reward/overlong": masked_mean(fee, scores.included)}
+        adv = advantage.group_advantages(
+            total,
+            batch.rewards.group,
+            scores.included,
+            scale=cfg.advantage_scale,
+            threshold=cfg.filtering_threshold,
+        )
         inputs = GRPOInputs(
             policy=batch.rows.policy,
             advantages=adv.values,
             included=scores.included,
-            logp_old=logp_old,
+            logp_old=logp_old if cfg.updates_per_rollout > 1 else None,
             logp_ref=logp_ref,
             logp_sampler=batch.logp_sampler,
             turn_of=batch.turn_of,
+            kl_beta=None if state.kl_beta is None else jnp.full(adv.values.shape, beta),
         )
         stats = measures.reward_stats(scores, batch.rewards).reduce() | measures.tool_stats(batch.rewards).reduce()
         metrics = (
             stats
             | measures.tool_counts(batch.rewards)
             | measures.violation_counts(scores)
+            | more
             | {
                 "grpo/filtering_rate": adv.filtering_rate,
                 "grpo/uniform_group_share": adv.uniform_share,
@@ -307,7 +340,10 @@ class RLStep:
     def _update(
         self, state: TrainState, frozen: PyTree, scored: Scored, seen: Any
     ) -> tuple[TrainState, dict[str, Array]]:
-        """One optimizer step on a scored rollout; `seen` is its feature table, or the images to train through."""
+        """The updates of a scored rollout; `seen` is its feature table, or the images to train through.
+
+        Metrics are means over the updates, `ratio/max` their largest.
+        """
         cfg = self.config
 
         def features_of(trainable: PyTree) -> Array:
@@ -318,9 +354,24 @@ class RLStep:
             return grpo.grpo_loss(out.logp, out.entropy, part.inputs, cfg.loss)
 
         through = Through(features_of, loss) if isinstance(seen, tuple) else loss
-        trainable, opt_state, metrics = updates.update(
-            through, state.trainable, state.opt_state, scored, tx=self.tx, micro_batches=cfg.micro_batches
-        )
+
+        def one(carry: tuple[PyTree, optax.OptState], _: None) -> tuple[tuple[PyTree, optax.OptState], Any]:
+            *new, metrics = updates.update(through, *carry, scored, tx=self.tx, micro_batches=cfg.micro_batches)
+            return (new[0], new[1]), metrics
+
+        start = (state.trainable, state.opt_state)
+        if cfg.updates_per_rollout == 1:
+            (trainable, opt_state), metrics = one(start, None)
+        else:
+            (trainable, opt_state), each = jax.lax.scan(one, start, length=cfg.updates_per_rollout)
+            metrics = {name: jnp.mean(values) for name, values in each.items()}
+            metrics["ratio/max"] = jnp.max(each["ratio/max"])
+            metrics["update/skipped"] = jnp.sum(each["update/skipped"])
+        if state.kl_beta is not None:
+            share = jnp.sum(scored.inputs.included) / cfg.kl_horizon
+            beta = kl.adapt_beta(state.kl_beta, metrics["kl"], target=cfg.kl_target, rate=share)
+            metrics["kl/beta"] = state.kl_beta
+            state = dataclasses.replace(state, kl_beta=beta)
         return _advance(state, trainable, opt_state, metrics)
 
     def _features(self, variables: PyTree, seen: Any) -> Array:

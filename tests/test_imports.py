@@ -24,7 +24,7 @@ LEVELS = (
 )
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
 READERS = {"monitor": {"types", "metrics", "curriculum"}, "reports": {"types", "metrics", "curriculum"}}
-NEEDED_BY_NONE = {"torch", "peft", "tensorflow", "sklearn", "skimage"}  # test and tool-making extras only
+NEEDED_BY_NONE = {"torch", "peft", "trl", "tensorflow", "sklearn", "skimage"}  # test and tool-making extras only
 
 
 def imports(path: Path) -> set[str]:

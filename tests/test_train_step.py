@@ -81,15 +81,77 @@ def centred():
     return (SCORES - means[group]) / (SCORES.std(ddof=1) + 1e-4)
 
 
-# As where several updates follow a rollout: the old log-probs are computed before the first of them.
-OLD = {"aggregation": "grpo", "updates_per_rollout": 2}
+PER_ROW = {"aggregation": "grpo"}
+TWICE = PER_ROW | {"updates_per_rollout": 2}  # the old log-probs are computed before the first of them
 
 
-@pytest.mark.parametrize("options", [{}, OLD])
-def test_at_step_0_the_ratio_is_1_and_the_kl_is_0(setup, options):
-    _, metrics, _ = setup.run(**options)
+def test_at_step_0_the_ratio_is_1_and_the_kl_is_0(setup):
+    _, metrics, _ = setup.run()
     assert metrics["ratio/mean"] == 1.0 and metrics["ratio/max"] == 1.0 and metrics["clip_fraction"] == 0.0
     assert metrics["kl"] == 0.0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.9])
+def test_a_policy_that_does_not_move_has_a_ratio_of_1_in_every_update(setup, temperature):
+    config = dataclasses.replace(rl_batch.rl_config(**TWICE), temperature=temperature)
+    step = RLStep(setup.policy.model, optax.sgd(0.0), config)
+    state = rl_batch.first_state(setup.policy.mesh, step.config, step.tx, setup.adapter)
+    _, metrics, _ = step.train_step(state, setup.frozen, setup.reference, setup.batch, weights=GOAL)
+    assert metrics["ratio/mean"] == pytest.approx(1.0, abs=1e-6) and metrics["ratio/max"] == pytest.approx(1, abs=1e-5)
+
+
+def test_two_updates_of_a_rollout_are_two_steps_with_the_same_old_log_probs(setup):
+    step = setup.step(**TWICE)
+    whole, metrics, _ = setup.run(**TWICE)
+    assert metrics["ratio/max"] > 1 and int(whole.step) == 1
+    state = setup.state(step)
+    scored, *_ = step.score(state, setup.frozen, setup.reference, setup.batch, weights=GOAL)
+    one = setup.step(**PER_ROW)
+    for _ in range(2):
+        state, last = one.update(state, setup.frozen, scored, setup.batch.features)
+    assert_close(whole.trainable, state.trainable, 1e-6)
+    assert metrics["ratio/max"] == pytest.approx(float(last["ratio/max"]), abs=1e-5)
+    once, _, _ = setup.run(**PER_ROW)
+    moved = [np.abs(a - b).max() for a, b in zip(leaves(once.trainable), leaves(whole.trainable), strict=True)]
+    assert max(moved) > 1e-4
+
+
+def test_the_kl_in_the_reward_lowers_the_total_by_beta_times_its_sum(setup):
+    """Against the base, whose log-probs differ; the loss itself has no KL term."""
+    step = setup.step(kl_place="reward", kl_estimator="k1", kl_beta=0.5)
+    base = jax.tree.map(jnp.zeros_like, setup.reference)
+    state = setup.state(step)
+    logp, reference = (np.asarray(step.logp(setup.frozen, x, setup.batch)) for x in (setup.reference, base))
+    fee = -0.5 * np.where(setup.batch.rows.policy, logp - reference, 0).sum(axis=1)
+    scored, _, metrics, numbers = step.score(state, setup.frozen, base, setup.batch, weights=GOAL)
+    assert metrics["reward/kl"] == pytest.approx(fee.mean(), rel=1e-4) and np.abs(fee).max() > 1e-3
+    total = SCORES + fee
+    group = np.arange(ROWS) % 2
+    means = np.array([total[group == 0].mean(), total[group == 1].mean()])
+    wanted = (total - means[group]) / (total.std(ddof=1) + 1e-4)
+    np.testing.assert_allclose(numbers["advantage"], wanted, atol=1e-3)
+    assert scored.inputs.logp_old is None
+
+
+def test_the_adaptive_coefficient_grows_while_the_kl_is_above_its_target(setup):
+    """By a fifth in kl_horizon rows at most: .01 -> .01 (1 + 8 / 40 * .2) above it, 8 rows a step."""
+    config = dataclasses.replace(rl_batch.rl_config(), kl_target=1e-9, kl_horizon=40)
+    step = RLStep(setup.policy.model, setup.tx, config)
+    state = dataclasses.replace(setup.state(step), kl_beta=jnp.float32(0.01))
+    base = jax.tree.map(jnp.zeros_like, setup.reference)
+    state, metrics, _ = step.train_step(state, setup.frozen, base, setup.batch, weights=GOAL)
+    assert metrics["kl/beta"] == pytest.approx(0.01) and float(state.kl_beta) == pytest.approx(0.01 * 1.04)
+    fixed = setup.run()[1]
+    assert "kl/beta" not in fixed
+
+
+def test_a_long_row_pays_for_its_length(setup):
+    n = lengths(setup.batch)
+    config = dataclasses.replace(rl_batch.rl_config(), overlong=(int(n.min()), int(n.max())))
+    step = RLStep(setup.policy.model, setup.tx, config)
+    _, _, metrics, _ = step.score(setup.state(step), setup.frozen, setup.reference, setup.batch, weights=GOAL)
+    wanted = -(n - n.min()) / (n.max() - n.min())
+    assert metrics["reward/overlong"] == pytest.approx(wanted.mean(), rel=1e-5)
 
 
 def test_the_kl_is_against_the_reference_and_not_the_base(setup):
@@ -109,7 +171,7 @@ def test_the_sampled_log_probs_are_the_trainers(setup):
 
 def test_a_loss_of_0_has_a_gradient(setup):
     """Advantages of a group add up to 0, so their mean over rows is 0 while the gradient is not."""
-    state, metrics, numbers = setup.run(**OLD)
+    state, metrics, numbers = setup.run(**PER_ROW)
     assert abs(metrics["loss"]) < 1e-6 and metrics["loss/weight"] == ROWS
     assert metrics["grad_norm"] > 1e-4
     assert max(np.abs(a - b).max() for a, b in zip(leaves(state.trainable), leaves(setup.adapter), strict=True)) > 1e-6

@@ -37,7 +37,7 @@ def kl_reward(logp: Array, logp_ref: Array, policy: Array, *, beta: float | Arra
     return -beta * masked_sum(estimate, policy, axis=1)
 
 
-def adapt_beta(beta: Array, kl: Array, *, target: float, rate: float) -> Array:
+def adapt_beta(beta: Array, kl: Array, *, target: float, rate: float | Array) -> Array:
     """beta * (1 + rate * clip(kl / target - 1, -.2, .2)): grows while the KL is above `target`, shrinks below.
 
     `kl` is the mean per-token KL of the step, `rate` the step's sequences / horizon. A non-finite KL changes nothing.

@@ -42,6 +42,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("correction/weight", "1", "mean sampler-to-trainer importance weight"),
     # policy
     Metric("kl", "nat", "k3 estimate of KL(policy || reference), mean over policy tokens"),
+    Metric("kl/beta", "1", "adaptive KL coefficient, as the step used it"),
     Metric("entropy", "nat", "entropy of the policy, mean over policy tokens"),
     Metric("clip_fraction", "share", "policy tokens whose ratio was clipped"),
     Metric("ratio/mean", "1", "mean of exp(logp - logp_old) over policy tokens"),
@@ -54,6 +55,8 @@ TABLE: tuple[Metric, ...] = (
     Metric("reward/{component}/raw", "1", "reward component as measured, mean over scored rows"),
     Metric("reward/{component}/normalised", "1", "reward component after normalisation"),
     Metric("reward/{component}/weighted", "1", "what the component adds to the total"),
+    Metric("reward/kl", "1", "what the KL takes off the total, where algorithm.kl_place is reward"),
+    Metric("reward/overlong", "1", "what length takes off the total"),
     Metric("grpo/filtering_rate", "share", "samples with |advantage| above filtering_threshold"),
     Metric("grpo/uniform_group_share", "share", "groups whose total reward does not differ (loss 0 by design)"),
     Metric("dynamics/forward_loss", "1", "curiosity: forward model's error on the rollout's transitions"),

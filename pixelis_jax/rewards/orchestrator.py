@@ -19,6 +19,7 @@ from pixelis_jax.types import OP_ID, RewardInputs, UserError
 
 COMPONENTS: tuple[str, ...] = ("final", "coherence", "curiosity")
 NORMS: tuple[str, ...] = ("none", "group", "running")
+COHERENCE: tuple[str, ...] = ("standard", "pixelis_v2")
 LARGEST_WEIGHT = 1e9  # sums of weighted rewards stay finite in f32
 Weights = tuple[tuple[str, float], ...]
 
@@ -31,6 +32,7 @@ class RewardConfig:
     clip: float = 10.0  # the total is held in +- clip
     window: int = 1000  # samples of the running moments
     warmup: int = 10  # samples before the running z-score is used
+    unrepaired: bool = True  # a right answer behind a call that failed is worth nothing
     curiosity: CuriosityConfig = dataclasses.field(default_factory=CuriosityConfig)
     coherence: CoherenceConfig = dataclasses.field(default_factory=CoherenceConfig)
     penalty: PenaltyConfig = dataclasses.field(default_factory=PenaltyConfig)
@@ -70,9 +72,14 @@ PIXELIS_V2_WEIGHTS: Weights = (("final", 1.0), ("coherence", 0.3), ("curiosity",
 
 def pixelis_v2() -> RewardConfig:
     """The combination of the earlier system, for comparison (with PIXELIS_V2_WEIGHTS)."""
-    pair = (OP_ID["GET_PROPERTIES"], OP_ID["SEGMENT_OBJECT_AT"])
+    return RewardConfig(norm="running", coherence=coherence_config("pixelis_v2"))
+
+
+def coherence_config(name: str) -> CoherenceConfig:
+    """The terms of one of `COHERENCE`."""
     base = CoherenceConfig()
-    return RewardConfig(norm="running", coherence=dataclasses.replace(base, bad_pairs=(*base.bad_pairs, pair)))
+    pair = (OP_ID["GET_PROPERTIES"], OP_ID["SEGMENT_OBJECT_AT"])
+    return dataclasses.replace(base, bad_pairs=(*base.bad_pairs, pair)) if name == "pixelis_v2" else base
 
 
 def init(key: Array, config: RewardConfig) -> RewardState:
@@ -143,16 +150,27 @@ def score(
     return scores, RewardState(moments=new_moments, dynamics=new_dynamics)
 
 
-def final_reward(inputs: RewardInputs) -> Array:
-    """f32[B]: the verifier's score, and 0 where the last visual operation failed and was never repaired."""
-    return jnp.where(jax.vmap(calls.last_failed)(inputs), 0.0, inputs.score)
+def final_reward(inputs: RewardInputs, *, unrepaired: bool = True) -> Array:
+    """f32[B]: the task reward, and 0 where the last visual operation failed and was never repaired.
+
+    Without `unrepaired` an error that is ignored costs nothing, and a policy learns to ignore errors.
+    """
+    return jnp.where(jax.vmap(calls.last_failed)(inputs), 0.0, inputs.score) if unrepaired else inputs.score
+
+
+def overlong(tokens: Array, start: int, end: int) -> Array:
+    """Soft overlong penalty: 0 up to `start` policy tokens, then linear to -1 at `end` (arXiv:2503.14476, eq. 13).
+
+    i32[B] -> f32[B]. Of 6 tokens between 4 and 8: -.5.
+    """
+    return -jnp.clip((tokens - start) / (end - start), 0.0, 1.0)
 
 
 def _components(
     inputs: RewardInputs, state: RewardState, config: RewardConfig
 ) -> tuple[dict[str, Array], DynamicsState | None, dict[str, Array]]:
     """(component name -> f32[B], dynamics state after training, its losses)."""
-    final = final_reward(inputs)
+    final = final_reward(inputs, unrepaired=config.unrepaired)
     success = ~inputs.excluded & (final >= config.curiosity.success_threshold)
     new = state.dynamics
     losses: dict[str, Array] = {}

@@ -2,32 +2,35 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 from jax import Array
 
 from pixelis_jax.models.rows import pad_1d
-from pixelis_jax.types import OP_ID, STATE_DIM, Observation, RewardInputs, Task, TokenBatch, Trajectory, TrajectoryBatch
+from pixelis_jax.types import OP_ID, STATE_DIM, Observation, RewardInputs, TokenBatch, Trajectory, TrajectoryBatch
 
-Verifier = Callable[[Task, str | None], float]
+# Statuses of rows that are left out: no reward, no loss, no denominator.
+EXCLUDED = ("truncated", "over_turn")
 
 
 def trajectory_batch(
     trajectories: Sequence[Trajectory],
     features: Array | None,
-    verify: Verifier,
+    scores: np.ndarray,
     *,
     length: int,
     calls: int,
     pad: int,
     first_group: int = 0,
+    excluded: Collection[str] = EXCLUDED,
 ) -> TrajectoryBatch:
     """Rows padded to `length` tokens and `calls` tool calls. Groups are keyed by task id, whatever the row order.
 
-    They are numbered from `first_group` on, so that parts of one batch share no number. Raises ValueError where a
-    trajectory is longer than `length`: rows are never cut.
+    `scores` f32[B] are task rewards, NaN where none applies; rows of an `excluded` status are left out. Groups are
+    numbered from `first_group` on, so that parts of one batch share no number. Raises ValueError where a trajectory is
+    longer than `length`: rows are never cut.
     """
     return TrajectoryBatch(
         rows=TokenBatch(
@@ -40,7 +43,7 @@ def trajectory_batch(
         logp_sampler=pad_1d([t.logp for t in trajectories], length, 0.0, np.float32),
         turn_of=pad_1d([t.turn_of for t in trajectories], length, -1, np.int32),
         features=features,
-        rewards=reward_inputs(trajectories, verify, calls=calls, first_group=first_group),
+        rewards=reward_inputs(trajectories, scores, calls=calls, first_group=first_group, excluded=excluded),
     )
 
 
@@ -53,7 +56,12 @@ def padded_length(longest: int, *, limit: int, buckets: int) -> int:
 
 
 def reward_inputs(
-    trajectories: Sequence[Trajectory], verify: Verifier, *, calls: int, first_group: int = 0
+    trajectories: Sequence[Trajectory],
+    scores: np.ndarray,
+    *,
+    calls: int,
+    first_group: int = 0,
+    excluded: Collection[str] = EXCLUDED,
 ) -> RewardInputs:
     """What rewards see (numpy). Calls beyond `calls` cannot occur: the turn limit bounds them."""
     groups: dict[str, int] = {}
@@ -72,9 +80,9 @@ def reward_inputs(
     return RewardInputs(
         **out,
         is_video=np.array([t.task.is_video for t in trajectories], bool),
-        score=np.array([verify(t.task, t.answer) for t in trajectories], np.float32),
+        score=np.asarray(scores, np.float32),
         answered=np.array([t.answer is not None for t in trajectories], bool),
-        excluded=np.array([t.status != "answered" for t in trajectories], bool),
+        excluded=np.array([t.status in excluded for t in trajectories], bool),
         group=np.array([groups.setdefault(t.task.task_id, first_group + len(groups)) for t in trajectories], np.int32),
     )
 

@@ -48,12 +48,12 @@ def trajectory(*turns, task_id="a", status="answered", gold="7", length=6, is_vi
     )
 
 
-def verify(task, given):
-    return float(given == task.answer)
+def scores(trajectories):
+    return np.array([t.answer == t.task.answer for t in trajectories], np.float32)
 
 
 def inputs(*trajectories, calls=4):
-    return reward_inputs(trajectories, verify, calls=calls)
+    return reward_inputs(trajectories, scores(trajectories), calls=calls)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_what_has_not_ended_is_excluded():
 
 def test_rows_are_padded_and_never_cut():
     rows = [trajectory(answer(), length=4), trajectory(answer(), length=6)]
-    batch = trajectory_batch(rows, "features", verify, length=8, calls=2, pad=99)
+    batch = trajectory_batch(rows, "features", scores(rows), length=8, calls=2, pad=99)
     assert batch.features == "features"
     assert batch.rows.tokens[0].tolist() == [10, 11, 12, 13, 99, 99, 99, 99]
     assert batch.rows.valid.sum(axis=1).tolist() == [4, 6]
@@ -155,7 +155,7 @@ def test_rows_are_padded_and_never_cut():
     assert batch.turn_of[1].tolist() == [-1, -1, -1, 0, 0, 0, -1, -1]
     assert batch.logp_sampler[0].tolist() == [0, 0, 0, -0.5, 0, 0, 0, 0]
     with pytest.raises(ValueError):
-        trajectory_batch(rows, "features", verify, length=5, calls=2, pad=99)
+        trajectory_batch(rows, "features", scores(rows), length=5, calls=2, pad=99)
 
 
 @pytest.mark.parametrize(

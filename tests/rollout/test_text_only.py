@@ -16,7 +16,7 @@ from pixelis_jax.models import families, peft, weights
 from pixelis_jax.models import policy as policies
 from pixelis_jax.models.config import ModelConfig, TextConfig
 from pixelis_jax.models.vlm import VLM
-from pixelis_jax.rewards.verifiers import verify
+from pixelis_jax.rewards.task import Verified
 from pixelis_jax.rollout.collate import trajectory_batch
 from pixelis_jax.train_step import RLStep
 from pixelis_jax.types import UserError
@@ -75,7 +75,8 @@ def test_sampler_and_trainer_agree(policy, rollout):
 
 def test_a_step_trains_the_adapter(policy, rollout):
     adapter = rl_batch.make_adapter(policy.params)
-    batch = trajectory_batch(rollout.trajectories, None, verify, length=LENGTH, calls=3, pad=policy.processor.pad)
+    rows = rollout.trajectories
+    batch = trajectory_batch(rows, None, Verified()(rows), length=LENGTH, calls=3, pad=policy.processor.pad)
     scores = dataclasses.replace(batch.rewards, score=np.array([1, 0, 0, 1], np.float32))
     batch = parallel.put_batch(policy.mesh, dataclasses.replace(batch, rewards=scores))
     step = RLStep(policy.model, optax.sgd(0.1), rl_batch.rl_config())

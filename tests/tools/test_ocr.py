@@ -75,7 +75,7 @@ def test_drawn_text_is_read(size, paint, most):
 
 def test_a_photographed_page_is_read():
     """Found: 0 wrong of 293 characters."""
-    data = pytest.importorskip("skimage.data", reason="scikit-image's pictures come with the extra [tools]")
+    data = pytest.importorskip("skimage.data", reason="photographs of scikit-image: pip install -e .[test]")
     page = np.stack([data.page()] * 3, axis=-1)
     assert error_rate(text_of(ocr.rapid(page)), PAGE) <= 0.02
 

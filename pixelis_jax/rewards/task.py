@@ -1,0 +1,172 @@
+"""The task reward of trajectories: that of the verifiers, or of a user's own function.
+
+A trained reward model is to be a third `TaskReward`: from whole trajectories to one number each.
+"""
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from pixelis_jax.rewards.verifiers import verify
+from pixelis_jax.types import Task, Trajectory, Turn, UserError
+
+# f(prompts, completions, **columns) -> one number, or None for "does not apply", a completion
+RewardFunction = Callable[..., Sequence[float | None]]
+# What a function may ask for beside prompts and completions, by the name of its parameter: one value a row.
+COLUMNS: dict[str, Callable[[Trajectory], Any]] = {
+    "answers": lambda t: t.answer,  # str, None without one
+    "ground_truths": lambda t: t.task.answer,
+    "task_ids": lambda t: t.task.task_id,
+    "task_types": lambda t: t.task.task_type,
+    "statuses": lambda t: t.status,
+    "calls": lambda t: [turn.call.name for turn in t.turns if turn.call is not None],
+    "images": lambda t: list(t.images),  # u8[height, width, 3] each, those of the tools too
+}
+
+
+class TaskReward(Protocol):
+    """f32[B] of B trajectories; NaN where no reward applies: such a row counts in no group mean and trains nothing.
+
+    `refused` counts the rows of the last call for which no number could be had.
+    """
+
+    refused: int
+
+    def check(self, task: Task) -> None:
+        """Raises UserError for what can be known before the first rollout."""
+
+    def __call__(self, trajectories: Sequence[Trajectory]) -> np.ndarray: ...
+
+
+class Verified:
+    """The verifier that each task names, 0..1; 0 without an answer."""
+
+    refused = 0
+
+    def check(self, task: Task) -> None:
+        """A task that names no verifier can't be made."""
+
+    def __call__(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
+        return np.array([success_of(t.task, t.answer) for t in trajectories], np.float32)
+
+
+class UserFunction:
+    """A function `f(prompts, completions, **columns) -> list[float | None]`; None: does not apply.
+
+    `prompts` are the questions, `completions` what the policy wrote, its turns joined by newlines, without what tools
+    returned. Of `COLUMNS` it gets those that it has parameters for, all of them where it takes `**columns`.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Raises UserError for a name that is no function, or one with a parameter that nothing can fill."""
+        self.name, self.refused = f"rewards.function {name!r}", 0
+        self.function = load(name)
+        self.columns = _columns(self.function, self.name)
+
+    def check(self, task: Task) -> None:
+        """Calls it once, with the task's own answer and without one. Raises UserError for what no batch could mend."""
+        asked = [_imagined(task, task.answer), _imagined(task, "")]
+        try:
+            found = self._call(asked)
+        except Exception as error:
+            raise UserError(
+                f"{self.name} fails on the first training prompt ({type(error).__name__}: {error})"
+            ) from error
+        _check_length(found, asked, self.name)
+
+    def __call__(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
+        """Where the call raises, rows are asked one by one; those that raise again, or give no number, are refused.
+
+        Raises UserError for a result of another length.
+        """
+        try:
+            found = self._call(trajectories)
+        except Exception:  # whatever a user's function raises: the rows say which of them it is about
+            found = [self._one(t) for t in trajectories]
+        _check_length(found, trajectories, self.name)
+        values = np.array([_number(value) for value in found], np.float32)
+        self.refused = sum(value is not None and math.isnan(v) for value, v in zip(found, values, strict=True))
+        return values
+
+    def _call(self, trajectories: Sequence[Trajectory]) -> list[Any]:
+        completions = ["\n".join(turn.text for turn in t.turns) for t in trajectories]
+        columns = {name: [COLUMNS[name](t) for t in trajectories] for name in self.columns}
+        return list(self.function([t.task.question for t in trajectories], completions, **columns))
+
+    def _one(self, trajectory: Trajectory) -> Any:
+        try:
+            (found,) = self._call([trajectory])
+        except Exception:  # counted by the caller, as any value that is no number
+            return math.nan
+        return found
+
+
+def success_of(task: Task, answer: str | None) -> float:
+    """The verifier's score; 0 without an answer."""
+    return 0.0 if answer is None else verify(task, answer)
+
+
+def load(name: str) -> RewardFunction:
+    """The function that `package.module:function` names. Raises UserError where there is none."""
+    module_name, _, function_name = name.partition(":")
+    if not (module_name and function_name):
+        raise UserError(f"reward function '{name}' must be written package.module:function")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a module of the user's may fail in any way
+        raise UserError(f"reward function '{name}': module '{module_name}' can't be imported ({error})") from error
+    function = vars(module).get(function_name)
+    if not callable(function):
+        raise UserError(f"reward function '{name}': '{module_name}' has no function '{function_name}'")
+    return function
+
+
+def _columns(function: RewardFunction, name: str) -> list[str]:
+    """Names of `COLUMNS` that a function takes."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # written in C: it gets the two lists
+        return []
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return list(COLUMNS)
+    unknown = [p.name for p in parameters[2:] if p.name not in COLUMNS and p.default is p.empty]
+    if unknown:
+        raise UserError(
+            f"{name} takes {unknown[0]!r}, which is unknown; beside prompts and completions there are"
+            f" {', '.join(COLUMNS)}"
+        )
+    return [p.name for p in parameters[2:] if p.name in COLUMNS]
+
+
+def _check_length(found: Sequence[Any], asked: Sequence[Any], name: str) -> None:
+    if len(found) != len(asked):
+        raise UserError(f"{name} gave {len(found)} scores for {len(asked)} completions; give one each")
+
+
+def _number(value: Any) -> float:
+    """A finite number as it is, everything else as NaN."""
+    good = isinstance(value, bool | int | float | np.number) and math.isfinite(value)
+    return float(value) if good else math.nan
+
+
+def _imagined(task: Task, answer: str) -> Trajectory:
+    """A dialogue of one turn that answers at once."""
+    none = np.zeros(0, np.int32)
+    return Trajectory(
+        task=task,
+        sample=0,
+        tokens=none,
+        policy=none.astype(bool),
+        positions=np.zeros((3, 0), np.int32),
+        logp=none.astype(np.float32),
+        turn_of=none,
+        image_index=none,
+        turns=(Turn(text=f"<think></think><answer>{answer}</answer>", answer=answer),),
+        images=tuple(task.images),
+        embeddings=np.zeros((1, 1), np.float32),
+        status="answered",
+    )

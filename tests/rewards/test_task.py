@@ -1,0 +1,124 @@
+"""The task reward: verifiers, and a user's own function that may do anything."""
+
+import numpy as np
+import pytest
+
+from pixelis_jax.rewards import task as tasks
+from pixelis_jax.rewards.task import UserFunction, Verified
+from pixelis_jax.types import STATE_DIM, Task, ToolCall, Trajectory, Turn, UserError
+
+ASKED = Task("a", 0, "counting", "How many?", (), "7")
+ZOOM = ToolCall("ZOOM_IN", {"bbox_2d": [0, 0, 9, 9]})
+
+
+def dialogue(answer, *, call=None, status="answered", task=ASKED):
+    """One turn, after one that calls a tool where `call` is given."""
+    turns = (Turn(text=f"<answer>{answer}</answer>", answer=answer),)
+    if call is not None:
+        turns = (Turn(text="I look.", call=call), *turns)
+    none = np.zeros(0, np.int32)
+    return Trajectory(
+        task, 0, none, none, none, none, none, none, turns, (), np.zeros((1, STATE_DIM), np.float32), status
+    )
+
+
+def by_length(prompts, completions):
+    return [float(len(c)) for c in completions]
+
+
+def with_columns(prompts, completions, answers, calls, *, scale=2.0):
+    return [None if a is None else scale * len(c) for a, c in zip(answers, calls, strict=True)]
+
+
+def everything(prompts, completions, **columns):
+    return [float(len(columns))] * len(prompts)
+
+
+def picky(prompts, completions, answers):
+    """Raises for one answer, gives no number for another."""
+    if "bad" in answers:
+        raise ValueError("no such answer")
+    return [float("nan") if a == "nan" else 1.0 for a in answers]
+
+
+def short(prompts, completions):
+    return [1.0]
+
+
+def unknown(prompts, completions, colour):
+    return [1.0] * len(prompts)
+
+
+def function(name):
+    return UserFunction(f"{__name__}:{name}")
+
+
+def test_the_verifier_by_default():
+    assert Verified()([dialogue("7"), dialogue("8"), dialogue(None)]).tolist() == [1, 0, 0]
+
+
+def test_prompts_completions_and_the_columns_that_it_asks_for():
+    rows = [dialogue("7", call=ZOOM), dialogue("8"), dialogue(None)]
+    np.testing.assert_array_equal(function("with_columns")(rows), np.float32([2, 0, np.nan]))
+    assert function("by_length")(rows[:1]).tolist() == [len("I look.\n<answer>7</answer>")]
+    assert function("everything")(rows).tolist() == [len(tasks.COLUMNS)] * 3
+
+
+def test_none_is_not_refused():
+    made = function("with_columns")
+    made([dialogue(None), dialogue("7")])
+    assert made.refused == 0
+
+
+def test_a_row_that_raises_or_gives_no_number_is_refused_alone_and_counted():
+    made = function("picky")
+    np.testing.assert_array_equal(made([dialogue(a) for a in ("7", "bad", "nan")]), np.float32([1, np.nan, np.nan]))
+    assert made.refused == 2
+    assert made([dialogue("7")]).tolist() == [1] and made.refused == 0
+
+
+@pytest.mark.parametrize("value", ["x", float("inf"), [1.0], np.float64("nan"), {}])
+def test_what_is_no_finite_number_is_refused(value, monkeypatch):
+    made = function("by_length")
+    monkeypatch.setattr(made, "function", lambda prompts, completions: [value])
+    assert np.isnan(made([dialogue("7")])).all() and made.refused == 1
+
+
+@pytest.mark.parametrize("value", [True, 1, np.float32(1), np.int64(1)])
+def test_what_is_a_number(value, monkeypatch):
+    made = function("by_length")
+    monkeypatch.setattr(made, "function", lambda prompts, completions: [value])
+    assert made([dialogue("7")]).tolist() == [1] and made.refused == 0
+
+
+def test_another_length_stops():
+    with pytest.raises(UserError, match="gave 1 scores for 2 completions"):
+        function("short")([dialogue("7")] * 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"{__name__}:short", "gave 1 scores for 2 completions"),
+        ("math:sqrt", r"fails on the first training prompt \(TypeError"),
+    ],
+)
+def test_what_can_be_known_is_known_before_the_first_rollout(name, message):
+    with pytest.raises(UserError, match=message):
+        UserFunction(name).check(ASKED)
+    function("picky").check(ASKED)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("statistics.mean", "must be written package.module:function"),
+        ("no_such_module_here:f", "can't be imported"),
+        ("statistics:meen", "has no function 'meen'"),
+        ("math:pi", "has no function 'pi'"),
+        (f"{__name__}:unknown", "takes 'colour', which is unknown; beside prompts and completions there are answers"),
+    ],
+)
+def test_bad_names(name, message):
+    with pytest.raises(UserError, match=message):
+        UserFunction(name)
