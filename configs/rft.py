@@ -21,6 +21,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.rollout = ml_collections.ConfigDict()
     config.rollout.prompts = 8  # prompts a step
     config.rollout.group_size = 8  # samples a prompt
+    config.rollout.tools_on = True  # False: every call is answered with an error; what are tools worth?
     config.rollout.length_buckets = 1  # rows are padded to the next of so many parts of context_tokens; each compiles
     config.rollout.kinds = ("digit", "text")  # question kinds, drawn evenly
 

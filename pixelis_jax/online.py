@@ -46,6 +46,7 @@ class Online:
         self.step_fns = RLStep(self.policy.model, self.tx, self.rl_config)
         self.evaluator = assembly.make_evaluator(config, self.policy)
         rollout = assembly.rollout_config(config, group_size=config.rollout.group_size)
+        rollout = dataclasses.replace(rollout, tools_on=config.rollout.tools_on)
         engine = self.evaluator.engine(rollout.sampling)
         self.sampler = Sampler(self.policy, rollout, tools=assembly.tools_of(config), engine=engine)
         self.share = hosts.share(self.policy.mesh)

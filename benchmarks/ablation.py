@@ -1,0 +1,178 @@
+"""Which part of the reward does what: the same RFT run with parts left out, several seeds, one table.
+
+python -m benchmarks.ablation --out=runs/ablation --seeds=5
+python -m benchmarks.ablation --out=runs/ablation_small --seeds=2 --arms=base,coherence --config.total_steps=20
+
+Each arm and seed is a run of configs/rft.py in OUT/ARM_SEED, by its own process; runs that are finished are kept, so
+the same command goes on after a kill. OUT/table.md has the mean of each arm with its 95 % confidence interval
+(Student's t over the seeds) and the difference to the first arm, seed by seed.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+from scipy import stats
+
+from pixelis_jax import assembly, limits
+from pixelis_jax import config as configs
+from pixelis_jax.cli import OK, run_cli
+from pixelis_jax.metrics.files import read_jsonl
+from pixelis_jax.metrics.progress import Progress
+from pixelis_jax.types import UserError
+
+CONFIG = "configs/rft.py"
+LAST = 20  # steps at the end that a training metric is averaged over
+
+
+def _stage(**weights: float) -> str:
+    given = {"final": 1.0, "coherence": 0.0, "curiosity": 0.0} | weights
+    return f"--config.curriculum.stages=({{'name': 'all', 'weights': {given}}},)"
+
+
+# What each arm changes; the first is the one that others are compared with.
+ARMS: dict[str, tuple[str, ...]] = {
+    "base": (_stage(),),
+    "coherence": (_stage(coherence=0.1),),
+    "icm": (_stage(curiosity=0.05), "--config.rewards.curiosity=icm"),
+    "rapr": (_stage(curiosity=0.05), "--config.rewards.curiosity=rapr"),
+    "curriculum": (),
+    "tools_off": (_stage(), "--config.rollout.tools_on=False"),
+    "no_unrepaired_rule": (_stage(), "--config.rewards.unrepaired_rule=False"),
+}
+# Column -> where it stands: in summary.json, or (metrics.jsonl) as the mean of the last steps.
+SUMMARY = {
+    "success": "success_after",
+    "greedy": "success_greedy_after",
+    "tools off": "success_tools_off",
+    "ZOOM forced": "success_forced_zoom_after",
+    "looks": "rapr_after",
+    "valid calls": "valid_calls_after",
+}
+TRAINING = {
+    "success in training": "success_rate",
+    "coherence": "coherence",
+    "unrepaired errors": "tool/unrepaired_error_rate",
+}
+
+
+def measured(workdir: Path) -> dict[str, float]:
+    """Column -> value of one finished run."""
+    try:
+        summary = json.loads((workdir / "summary.json").read_text())
+        lines = read_jsonl(workdir / "metrics.jsonl")[-LAST:]
+        found = {column: float(summary[name]) for column, name in SUMMARY.items()}
+        for column, name in TRAINING.items():
+            values = [line[name] for line in lines if line.get(name) is not None]
+            found[column] = mean(values) if values else math.nan
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"{workdir} holds no finished RFT run ({error}); remove the folder and run this again"
+        ) from None
+    return found
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """(mean, half the width of its 95 % confidence interval): 1, 2, 3 -> (2, 2.484). One value has no interval: NaN."""
+    if len(values) < 2:
+        return mean(values), math.nan
+    return mean(values), float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+
+
+def table(results: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
+    """Means by arm (arm -> seed -> column -> value), then differences to the first arm, seed by seed."""
+    columns = [*SUMMARY, *TRAINING]
+    lines = [f"| mean ± 95 % | seeds | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
+    for arm, runs in results.items():
+        cells = [_cell([run[column] for run in runs.values()]) for column in columns]
+        lines.append(f"| {arm} | {len(runs)} | {' | '.join(cells)} |")
+    first, base = next(iter(results.items()))
+    lines += ["", f"| minus {first} | pairs | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
+    for arm, runs in list(results.items())[1:]:
+        pairs = [(runs[seed], base[seed]) for seed in runs if seed in base]
+        if not pairs:
+            continue
+        cells = [_cell([a[column] - b[column] for a, b in pairs], sign="+") for column in columns]
+        lines.append(f"| {arm} | {len(pairs)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(values: Sequence[float], sign: str = "") -> str:
+    middle, half = interval(values)
+    return format(middle, f"{sign}.3f") + ("" if math.isnan(half) else f" ± {half:.3f}")
+
+
+def run(arm: str, seed: int, out: Path, overrides: Sequence[str]) -> Path:
+    """The finished run of an arm and a seed. Raises UserError, with the end of its log, where it fails."""
+    workdir = out / f"{arm}_{seed}"
+    if (workdir / "summary.json").is_file():
+        return workdir
+    command = [sys.executable, "-m", "pixelis_jax.main", f"--config={CONFIG}", f"--workdir={workdir}"]
+    command += [*ARMS[arm], *overrides, f"--config.seed={seed}"]
+    log = out / f"{arm}_{seed}.log"
+    with log.open("wb") as handle:
+        code = subprocess.run(command, stdout=handle, stderr=subprocess.STDOUT, check=False).returncode
+    if code or not (workdir / "summary.json").is_file():
+        last = log.read_text(errors="replace").strip().splitlines()[-1:]
+        raise UserError(f"{arm}, seed {seed}, did not finish (exit code {code}; {log}): {' '.join(last):.300}")
+    return workdir
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs what is missing, and writes the table of what is there after each run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ablation",
+        description=(__doc__ or "").split("\n")[0],
+        epilog="Further arguments --config.FIELD=VALUE hold for all runs.",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of table.md")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 0 .. N-1 of each arm (default 5)")
+    parser.add_argument("--arms", default=",".join(ARMS), help=f"some of {','.join(ARMS)}, the first is compared with")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default 1)")
+    args, overrides = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
+    arms = args.arms.split(",")
+    for arm in arms:
+        if arm not in ARMS:
+            raise UserError(f"--arms: {arm!r} is unknown; use some of {', '.join(ARMS)}")
+    if args.seeds < 1 or args.jobs < 1:
+        raise UserError("--seeds and --jobs take a number from 1")
+    for arm in arms:
+        checked, rest = configs.from_argv([f"--config={CONFIG}", *ARMS[arm], *overrides])
+        limits.check(checked)
+        assembly.rl_config(checked)
+        assembly.reward_curriculum(checked)
+        if rest:
+            raise UserError(f"{rest[0]} is unknown; fields of the config are written --config.FIELD=VALUE")
+    args.out.mkdir(parents=True, exist_ok=True)
+    work = [(arm, seed) for seed in range(args.seeds) for arm in arms]
+    done: dict[tuple[str, int], dict[str, float]] = {}
+    with Progress(len(work), label="ablation, runs") as bar, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        started = {pool.submit(run, arm, seed, args.out, overrides): (arm, seed) for arm, seed in work}
+        try:
+            for future in concurrent.futures.as_completed(started):
+                done[started[future]] = measured(future.result())
+                write(args.out, arms, done)
+                bar.update()
+        except BaseException:
+            pool.shutdown(cancel_futures=True, wait=False)
+            raise
+    print((args.out / "table.md").read_text())
+    return OK
+
+
+def write(out: Path, arms: Sequence[str], done: Mapping[tuple[str, int], Mapping[str, float]]) -> None:
+    """OUT/table.md and OUT/results.json of the runs that are there."""
+    found = {arm: {seed: values for (a, seed), values in sorted(done.items()) if a == arm} for arm in arms}
+    found = {arm: runs for arm, runs in found.items() if runs}
+    (out / "results.json").write_text(json.dumps(found, indent=1) + "\n")
+    (out / "table.md").write_text(table(found))
+
+
+if __name__ == "__main__":
+    run_cli(main)

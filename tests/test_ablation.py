@@ -1,0 +1,77 @@
+"""The ablation's table by hand, and what it does with runs that are there, missing or broken."""
+
+import json
+import math
+import subprocess
+
+import pytest
+
+from benchmarks import ablation
+from pixelis_jax import config as configs
+from pixelis_jax import limits
+from pixelis_jax.types import UserError
+
+
+def finished(workdir, success, coherence=(0.1, 0.3)):
+    workdir.mkdir(parents=True)
+    (workdir / "summary.json").write_text(json.dumps({name: success for name in ablation.SUMMARY.values()}))
+    lines = [{"step": i, "success_rate": 0.5, "coherence": c, "tool/unrepaired_error_rate": 0.0} for i, c in
+             enumerate(coherence)]  # fmt: skip
+    (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_the_interval_by_hand():
+    """t(.975, 2) = 4.3027; deviation 1; / sqrt 3."""
+    assert ablation.interval([1, 2, 3]) == (2, pytest.approx(4.3027 / math.sqrt(3), rel=1e-4))
+    assert ablation.interval([5])[0] == 5 and math.isnan(ablation.interval([5])[1])
+
+
+def test_every_arm_is_a_config_that_runs():
+    for arm, changes in ablation.ARMS.items():
+        made, _ = configs.from_argv([f"--config={ablation.CONFIG}", *changes])
+        limits.check(made)
+        assert arm in ("curriculum", "base") or len(changes) >= 1
+
+
+def test_finished_runs_are_kept_and_compared_seed_by_seed(tmp_path, capsys, monkeypatch):
+    for arm, values in {"base": (0.5, 0.7), "coherence": (0.6, 0.8)}.items():
+        for seed, value in enumerate(values):
+            finished(tmp_path / f"{arm}_{seed}", value)
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("a finished run was started"))
+    ablation.main([f"--out={tmp_path}", "--seeds=2", "--arms=base,coherence"])
+    rows = [line for line in (tmp_path / "table.md").read_text().splitlines() if line.startswith("| ")]
+    half = 12.7062 * 0.2 / math.sqrt(2) / math.sqrt(2)  # t(.975, 1), deviation .2 / sqrt 2
+    assert rows[1].startswith(f"| base | 2 | 0.600 ± {half:.3f} | ")
+    assert rows[1].endswith("| 0.500 ± 0.000 | 0.200 ± 0.000 | 0.000 ± 0.000 |")
+    assert rows[4].startswith("| coherence | 2 | +0.100 ± 0.000 | ")
+    assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
+
+
+def test_a_run_that_fails_is_told_with_the_end_of_its_log(tmp_path):
+    with pytest.raises(
+        UserError, match=r"base, seed 0, did not finish \(exit code 2; .*base_0\.log\): .*no-such-model"
+    ):
+        ablation.main([f"--out={tmp_path}", "--seeds=1", "--arms=base", "--config.model.name=no-such-model"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--arms=base,nothing"], "'nothing' is unknown; use some of base"),
+        (["--seeds=0"], "take a number from 1"),
+        (["--config.rollout.group_size=1"], "group_size"),
+        (["--config.no=1"], "there is no such field"),
+        (["--other"], "--other is unknown"),
+    ],
+)
+def test_bad_arguments_are_refused_before_the_first_run(tmp_path, arguments, message):
+    with pytest.raises(UserError, match=message):
+        ablation.main([f"--out={tmp_path / 'out'}", *arguments])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_run_is_named(tmp_path):
+    finished(tmp_path / "base_0", 0.5)
+    (tmp_path / "base_0" / "summary.json").write_text("{}")
+    with pytest.raises(UserError, match="base_0 holds no finished RFT run"):
+        ablation.main([f"--out={tmp_path}", "--seeds=1", "--arms=base"])
