@@ -90,7 +90,7 @@ def checkpoint(*, every_steps: int) -> ml_collections.ConfigDict:
     """When to save, and what to go on from."""
     group = ml_collections.ConfigDict()
     group.every_steps = every_steps  # steps between checkpoints; the last step is always saved
-    group.keep = 2  # newest steps kept
+    group.keep = 2  # newest steps kept; sft keeps its best one too
     group.restore_step = -1  # -1: the last whole step
     return group
 

@@ -23,6 +23,11 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.rollout.group_size = 8  # samples a prompt
     config.rollout.tools_on = True  # False: every call is answered with an error; what are tools worth?
     config.rollout.length_buckets = 1  # rows are padded to the next of so many parts of context_tokens; each compiles
+    config.rollout.dynamic_batches = 0  # further batches a step, for prompts whose samples are all right or all wrong
+    config.rollout.replay_ratio = 0.0  # share of a batch that may be replaced by informative rows of earlier steps
+    config.rollout.replay_size = 100  # rows that are kept for that
+    config.rollout.replay_alpha = 1.0  # drawn with P ~ |advantage|^alpha
+    config.rollout.replay_max_age = 20  # steps until a row is too old
     config.rollout.kinds = ("digit", "text")  # question kinds, drawn evenly
 
     config.rewards = ml_collections.ConfigDict()

@@ -1,4 +1,4 @@
-"""Reading a trained adapter back: from a run's workdir (its last whole checkpoint) or from a PEFT directory.
+"""Reading a trained adapter back: from a run's workdir or from a PEFT directory.
 
 `pixelis.json` stands in the folders that pretraining and `export` write, and in the bundled ones. It holds what the
 Hugging Face files have no place for: the pixel budgets, token limits and tools of the run, so that the model is used
@@ -22,7 +22,7 @@ from pixelis_jax.models.lora import LoraConfig
 from pixelis_jax.models.vlm import VLM
 from pixelis_jax.tools import TOOLS
 from pixelis_jax.types import UserError
-from pixelis_jax.workdir import RUN, read_run
+from pixelis_jax.workdir import FINISHED, RUN, read_run
 
 PyTree = Any
 BUNDLED = {"pixelis-tiny-sft": Path(__file__).parent / "assets" / "pixelis-tiny-sft"}
@@ -47,7 +47,9 @@ class Trained:
 
 
 def read(directory: Path, *, step: int | None = None, base_name: str | None = None, moved: bool = False) -> Trained:
-    """The adapter of a workdir (at `step`, else the last whole one), a PEFT directory or a bundled name.
+    """The adapter of a workdir, a PEFT directory or a bundled name.
+
+    Of a workdir: that at `step`, else what a finished run ended with, else the last whole checkpoint's.
 
     `base_name` is the model it is wanted for; without it the recorded one is taken. A workdir's base is compared by its
     hash. A PEFT directory has a name only: another one is refused, unless the caller knows that the same model has
@@ -95,10 +97,12 @@ def write_settings(directory: Path, config: Mapping[str, Any], *, origin: str, b
 def _from_workdir(directory: Path, step: int | None, base_name: str | None) -> Trained:
     run = read_run(directory / RUN)
     config = run["config"]
+    kept = directory / "adapter"
+    if step is None and (directory / FINISHED).is_file() and (kept / peft.CONFIG).is_file():
+        return _from_finished(directory, kept, run, base_name)
     with Checkpoints(directory) as checkpoints:
         restored = checkpoints.restore_part("trainable", step)
     if restored is None:
-        kept = directory / "adapter"
         remedy = f"its last adapter is {kept}" if kept.is_dir() else "let the run reach its first one"
         raise UserError(f"{directory} has no whole checkpoint; {remedy}")
     if "lora" not in restored[1] or "lora" not in config:
@@ -110,6 +114,19 @@ def _from_workdir(directory: Path, step: int | None, base_name: str | None) -> T
     _check_base(directory, name, run["hashes"].get("model"), trained_on=config["model"]["name"])
     adapter = jax.tree.map(jnp.asarray, restored[1]["lora"])
     origin = f"step {restored[0]} of {directory.name}"
+    if quantize := config["model"].get("quantize"):
+        origin += f", which was trained over {quantize} weights"
+    return Trained(adapter, lora, name, _sections(config, directory / RUN), origin)
+
+
+def _from_finished(directory: Path, kept: Path, run: Mapping[str, Any], base_name: str | None) -> Trained:
+    """The adapter that a finished run ended with, which need not be that of its last step."""
+    config = run["config"]
+    name = base_name or config["model"]["name"]
+    _check_base(directory, name, run["hashes"].get("model"), trained_on=config["model"]["name"])
+    base = policy.resolve(name)
+    adapter, lora = peft.load(kept, policy.abstract_params(VLM(families.from_json(base / "config.json"))))
+    origin = f"the result of {directory.name}"
     if quantize := config["model"].get("quantize"):
         origin += f", which was trained over {quantize} weights"
     return Trained(adapter, lora, name, _sections(config, directory / RUN), origin)
@@ -165,6 +182,11 @@ def _sections(config: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]
             raise UserError(f"{file} is damaged (image.{least} is above image.{most}); restore it")
     names = config["tools"].get("names") if isinstance(config.get("tools"), Mapping) else None
     if names is not None and not (isinstance(names, list | tuple) and all(name in TOOLS for name in names)):
+        unknown = [n for n in names if isinstance(n, str) and n not in TOOLS] if isinstance(names, list | tuple) else []
+        if unknown:
+            raise UserError(
+                f"{file}: there is no tool {unknown[0]!r:.60} here (there are {', '.join(TOOLS)}); install what has it"
+            )
         raise UserError(f"{file} is damaged (tools.names is {names!r:.60}); restore it")
     listed = {} if names is None else {"tools": {"names": list(names)}}
     return {name: dict(section) for name, section in found.items()} | listed

@@ -16,12 +16,14 @@ from tokenizers import Tokenizer
 from pixelis_jax import adapters, curriculum, hosts, parallel, tiny, tools
 from pixelis_jax.algorithms.advantages import check_group_size
 from pixelis_jax.algorithms.grpo import GRPOConfig
+from pixelis_jax.algorithms.replay import ReplayConfig
 from pixelis_jax.config import to_json
 from pixelis_jax.curriculum import Curriculum
 from pixelis_jax.data.demonstrations import DemonstrationConfig
 from pixelis_jax.data.pixelsearch import assets
 from pixelis_jax.data.synthesis.samples import SynthesisConfig
 from pixelis_jax.evaluation import EvalConfig, Evaluator
+from pixelis_jax.limits import PATCH_AREA
 from pixelis_jax.metrics import windows
 from pixelis_jax.models import image_processor, peft
 from pixelis_jax.models import lora as loras
@@ -341,6 +343,24 @@ def rl_config(config: ConfigDict) -> RLConfig:
         kl_target=loss.kl_target,
         kl_horizon=loss.kl_horizon,
         overlong=(rewards.overlong_from, rewards.overlong_to) if rewards.overlong_to else None,
+        replay=replay_config(config),
+        seed=config.seed,
+    )
+
+
+def replay_config(config: ConfigDict) -> ReplayConfig | None:
+    """The replay buffer, None without one. Raises UserError where images are trained through."""
+    rollout, sampling = config.rollout, config.sampling
+    if not rollout.replay_ratio:
+        return None
+    overview, crop = (budget.max_pixels // PATCH_AREA for budget in budgets(config))
+    return ReplayConfig(
+        size=rollout.replay_size,
+        ratio=rollout.replay_ratio,
+        alpha=rollout.replay_alpha,
+        max_age=rollout.replay_max_age,
+        tokens=sampling.context_tokens,
+        image_tokens=min(sampling.context_tokens, overview + (sampling.max_turns - 1) * crop),
     )
 
 

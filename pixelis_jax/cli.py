@@ -69,8 +69,8 @@ def exit_code(main: Callable[[], int | None], *, memory_remedy: str = TRAINING_R
     """
     try:
         return main() or OK
-    except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
+    except KeyboardInterrupt as error:
+        return _say(f"interrupted: {error}" if str(error) else "interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader of a pipe has gone (`... | head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE

@@ -35,7 +35,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workdir", type=Path, required=True, help="folder of a training run, or a PEFT directory")
     parser.add_argument("--to", choices=LAYOUTS, required=True, help="peft: the adapter alone; merged: the whole model")
     parser.add_argument("--out", type=Path, required=True, help="folder to write, new or empty")
-    parser.add_argument("--step", type=int, help="checkpoint to take (default: the last whole one)")
+    parser.add_argument(
+        "--step", type=int, help="checkpoint to take (default: the result of a finished run, else the last)"
+    )
     parser.add_argument("--model", help="the base model's name or folder, where it is not where the run found it")
     parser.add_argument("--dtype", choices=DTYPES, help="of the weights (default: peft float32, merged as the base's)")
     return parser.parse_args(arguments)

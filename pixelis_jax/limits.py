@@ -104,6 +104,11 @@ LIMITS: dict[str, tuple[float, float]] = {
     "rollout.prompts": SIZE,
     "rollout.group_size": SIZE,
     "rollout.length_buckets": (1, 64),
+    "rollout.dynamic_batches": (0, 1000),
+    "rollout.replay_ratio": (0, 0.9),
+    "rollout.replay_size": SIZE,
+    "rollout.replay_alpha": (0, 100),
+    "rollout.replay_max_age": COUNT,
     "algorithm.e_low": SHARE,
     "algorithm.e_high": (0, 100),
     "algorithm.kl_beta": AMOUNT,
@@ -280,5 +285,11 @@ def _check_online(fields: Mapping[str, Any]) -> None:
             "rewards.overlong_to and algorithm.mask_truncated exclude each other: a row that is left out can't pay for"
             " its length; set algorithm.mask_truncated to False"
         )
+    if fields["rollout.replay_ratio"]:
+        rows = fields["rollout.prompts"] * fields["rollout.group_size"]
+        if fields["rollout.length_buckets"] > 1:
+            raise UserError("rollout.replay_ratio needs rows of one length; set rollout.length_buckets to 1")
+        if fields["rollout.replay_ratio"] * rows < 1:
+            raise UserError(f"rollout.replay_ratio {fields['rollout.replay_ratio']} of {rows} rows is none; raise it")
     if fields["algorithm.kl_target"] and not fields["algorithm.kl_beta"]:
         raise UserError("algorithm.kl_target steers algorithm.kl_beta, which is 0; start it above 0")

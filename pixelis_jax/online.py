@@ -17,17 +17,19 @@ from pixelis_jax.data.demonstrations import look_tokens
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.evaluation import Outcome, outcomes_of
 from pixelis_jax.metrics import trajectories, windows
+from pixelis_jax.models import lora as loras
 from pixelis_jax.models.rows import bucket
-from pixelis_jax.rewards import orchestrator
 from pixelis_jax.rollout import Rollout, Sampler
 from pixelis_jax.rollout.collate import padded_length, trajectory_batch
+from pixelis_jax.rollout.dynamic import final_rewards, informative, merge
 from pixelis_jax.runtime import Host, Run
 from pixelis_jax.train_step import RLStep, RowNumbers, TrainState
-from pixelis_jax.types import Task, TrajectoryBatch, UserError
+from pixelis_jax.types import ImageBatch, Task, Trajectory, TrajectoryBatch, UserError
 
 PyTree = Any
 # (mean, max) of |sampler - trainer| log-prob above which the correction is switched on; ten times that stops the run.
 AGREEMENT_BOUNDS = {"float32": (1e-4, 1e-4), "bfloat16": (5e-3, 0.1)}
+FRESH = 2**30  # number of the first prompt that is drawn for dynamic sampling
 STAGE_FOLDERS = ("rft_adapters_base", "rft_adapters_coherence", "rft_adapters_full")
 
 
@@ -52,8 +54,19 @@ class Online:
         self.share = hosts.share(self.policy.mesh)
         self.reward = assembly.task_reward(config)
         self.reward.check(make_task(config.seed, "train", 0, kinds=tuple(config.rollout.kinds)))
+        self._refuse_vision_adapter()
         self._prompts = self.share.of(config.rollout.prompts, "rollout.prompts")
         self._gated = False  # in this process
+
+    def _refuse_vision_adapter(self) -> None:
+        """UserError for what picks rows from a table of features where there is none."""
+        cfg = self.config.rollout
+        field = "replay_ratio" if cfg.replay_ratio else "dynamic_batches" if cfg.dynamic_batches else ""
+        if field and loras.touches_vision(self.start):
+            raise UserError(
+                f"rollout.{field} needs a frozen vision tower, and lora.targets selects layers of it; set"
+                f" rollout.{field} to 0, or name only layers of language_model"
+            )
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -88,9 +101,8 @@ class Online:
         """State at step 0: a copy of the starting adapter (the original stays as the KL reference)."""
         lora = jax.tree.map(lambda x: x.copy(), self.start)
         key = jax.random.fold_in(jax.random.key(self.config.seed), 2)
-        rewards = orchestrator.init(key, self.rl_config.rewards)
-        beta = jnp.float32(self.rl_config.loss.kl_beta) if self.rl_config.kl_target else None
-        state = train_step.init_state({"lora": lora}, self.tx, rewards, kl_beta=beta)
+        parts = train_step.rl_parts(key, self.rl_config, self.policy.model)
+        state = train_step.init_state({"lora": lora}, self.tx, **parts)
         return jax.device_put(state, parallel.replicated(self.policy.mesh))
 
     def first_host(self) -> Host:
@@ -119,21 +131,64 @@ class Online:
         steps = grain.MapDataset.range(start, self.config.total_steps).map(tasks)
         yield from steps.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4))
 
-    def verify(self, rollout: Rollout) -> TrajectoryBatch:
+    def roll_out(self, tasks: Sequence[Task], state: TrainState, step: int) -> "Collected":
+        """Dialogues for every task, with what they earn; where so asked, fresh prompts for those that teach nothing.
+
+        A group that stays in the batch although its samples earn the same is left out of the update.
+        """
+        lora, cfg, seed = state.trainable["lora"], self.config.rollout, self.config.seed
+        excluded, unrepaired = assembly.excluded_statuses(self.config), self.config.rewards.unrepaired_rule
+        size, wanted = cfg.group_size, len(self._prompts)
+        rollouts: list[Rollout] = []
+        finals: list[np.ndarray] = []
+        scores: list[np.ndarray] = []
+        good: list[np.ndarray] = []
+        refused = 0
+        for attempt in range(cfg.dynamic_batches + 1):
+            asked = tasks if attempt == 0 else self.fresh_tasks(step, attempt)
+            rollout = self.sampler(asked, lora=lora, seed=seed, step=step)
+            rollouts.append(rollout)
+            scores.append(self.reward(rollout.trajectories))
+            refused += self.reward.refused
+            finals.append(final_rewards(rollout.trajectories, scores[-1], unrepaired=unrepaired))
+            good.append(informative(rollout.trajectories, finals[-1], group_size=size, excluded=excluded))
+            (missing,) = hosts.largest(max(0, wanted - int(np.concatenate(good).sum())))
+            if not missing:
+                break
+        sampled, earned = [t for r in rollouts for t in r.trajectories], np.concatenate(finals)
+        if cfg.dynamic_batches == 0:
+            return dataclasses.replace(collected(rollouts[0], scores[0]), earned=earned, refused=refused)
+        kept = np.argsort(~np.concatenate(good), kind="stable")[:wanted]  # the informative ones first, in their order
+        rows = (kept[:, None] * size + np.arange(size)).ravel()
+        chosen = [[int(r - k * wanted * size) for r in rows if r // (wanted * size) == k] for k in range(len(rollouts))]
+        order = np.concatenate([np.array(c, int) + k * wanted * size for k, c in enumerate(chosen)])
+        merged = rollouts[0] if len(rollouts) == 1 else merge(rollouts, chosen, self.share)
+        left_out = ~np.concatenate(good)[order // size]
+        return Collected(*_parts(merged), np.concatenate(scores)[order], left_out, sampled, earned, refused)
+
+    def fresh_tasks(self, step: int, attempt: int) -> list[Task]:
+        """Training prompts of this process that no step has in its own batch, a pure function of the arguments."""
+        cfg = self.config.rollout
+        first = FRESH + (step * cfg.dynamic_batches + attempt) * cfg.prompts
+        kinds = tuple(cfg.kinds)
+        return [make_task(self.config.seed, "train", first + i, kinds=kinds) for i in self._prompts]
+
+    def verify(self, rollout: "Collected") -> TrajectoryBatch:
         """Strings end here: answers are checked, calls become ids, rows go to the device."""
         sampling = self.config.sampling
         (longest,) = hosts.largest(max(len(t.tokens) for t in rollout.trajectories))
         batch = trajectory_batch(
             rollout.trajectories,
             rollout.features,
-            self.reward(rollout.trajectories),
+            rollout.scores,
             length=padded_length(longest, limit=sampling.context_tokens, buckets=self.config.rollout.length_buckets),
             calls=sampling.max_turns,
             pad=self.policy.processor.pad,
             first_group=self._prompts.start,
             excluded=assembly.excluded_statuses(self.config),
         )
-        batch = dataclasses.replace(batch, features=None, images=rollout.images)
+        rewards = dataclasses.replace(batch.rewards, excluded=batch.rewards.excluded | rollout.left_out)
+        batch = dataclasses.replace(batch, features=None, images=rollout.images, rewards=rewards)
         rest = parallel.put_batch(self.policy.mesh, batch)
         if rollout.features is None:
             return rest
@@ -182,20 +237,35 @@ class Online:
         stage = curriculum.current(self.curriculum, curriculum.from_json(host["curriculum"]))
         return self.step_fns.train_step(state, self.frozen, self.start, batch, weights=stage.weights)
 
-    def outcomes(self, rollout: Rollout) -> list[Outcome]:
-        """What came of the step's dialogues, those of other processes too."""
-        return outcomes_of(rollout.trajectories, self.share)
+    def outcomes(self, rollout: "Collected") -> list[Outcome]:
+        """What came of all the step's dialogues, those of other processes too, and those that are not trained on."""
+        return outcomes_of(rollout.sampled, self.share)
 
     def advance(
-        self, host: Host, metrics: Mapping[str, Array], outcomes: Sequence[Outcome], step: int
+        self, host: Host, metrics: Mapping[str, Array], rollout: "Collected", outcomes: Sequence[Outcome], step: int
     ) -> tuple[Host, dict[str, float | None]]:
         """Moving averages and the curriculum one step on; returns (new host state, all scalars of the step)."""
         scalars: dict[str, float | None] = {k: float(v) for k, v in jax.device_get(dict(metrics)).items()}
         rate = assembly.learning_rate(self.schedule, step * self.updates, scalars["update/skipped"] or 0)
-        counts = [self.sampler.pool.counters()["tool/nondeterministic"], self.reward.refused]
-        cut, refused = np.sum(hosts.gather(self.share, [counts]), axis=0)
-        scalars |= rollout_scalars(outcomes) | {"learning_rate": rate, "tool/nondeterministic": float(cut)}
-        scalars["skipped/reward"] = float(refused)
+        threshold = self.rl_config.rewards.curiosity.success_threshold
+        counts = [
+            self.sampler.pool.counters()["tool/nondeterministic"],
+            rollout.refused,
+            int(rollout.left_out.sum()),
+            int(np.sum(rollout.earned >= threshold)),
+            int(np.isfinite(rollout.earned).sum()),
+            len(rollout.sampled),
+        ]
+        cut, refused, left_out, right, applies, sampled = map(float, np.sum(hosts.gather(self.share, [counts]), axis=0))
+        scalars |= rollout_scalars(outcomes) | {"learning_rate": rate, "tool/nondeterministic": cut}
+        scalars |= {"skipped/reward": refused}
+        if self.config.rollout.dynamic_batches:  # what is trained on is chosen: success is that of all dialogues
+            scalars |= {
+                "success_rate": right / applies if applies else None,
+                "rapr": sum(o.calls > 0 for o in outcomes) / sampled,
+                "skipped/uniform_rows": left_out,
+                "rollout/sampled": sampled,
+            }
         moved = windows.update(windows.from_json(host["windows"]), scalars)
         scalars |= windows.averages(moved)
         before = curriculum.from_json(host["curriculum"])
@@ -257,6 +327,30 @@ class Online:
     @property
     def frozen(self) -> PyTree:
         return {"params": self.policy.params}
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected(Rollout):
+    """A step's rows with what they earn; with dynamic sampling, those that were chosen.
+
+    `sampled` and `earned` are of all dialogues: these, and what their final rewards are (NaN: none applies).
+    """
+
+    scores: np.ndarray  # f32[B] task rewards
+    left_out: np.ndarray  # bool[B] rows of groups that teach nothing, for which there was no other
+    sampled: list[Trajectory]
+    earned: np.ndarray
+    refused: int  # rows for which the reward function gave no number
+
+
+def collected(rollout: Rollout, scores: np.ndarray) -> Collected:
+    """A rollout of which all rows are taken."""
+    rows = rollout.trajectories
+    return Collected(*_parts(rollout), scores, np.zeros(len(rows), bool), rows, scores, 0)
+
+
+def _parts(rollout: Rollout) -> tuple[list[Trajectory], Array | None, tuple[ImageBatch, ...] | None]:
+    return rollout.trajectories, rollout.features, rollout.images
 
 
 def _stage_folder(stage: int) -> str:

@@ -19,13 +19,12 @@ from ml_collections import ConfigDict
 from pixelis_jax import assembly, parallel, train_step
 from pixelis_jax.data import buckets
 from pixelis_jax.data.demonstrations import DemonstrationBatch
-from pixelis_jax.models import families, image_processor, policy, quantized, shapes, vlm
+from pixelis_jax.models import families, image_processor, policy, quantized, shapes
 from pixelis_jax.models import lora as loras
 from pixelis_jax.models.config import ModelConfig, VisionBase
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.rows import power_bucket
 from pixelis_jax.models.vlm import VLM
-from pixelis_jax.rewards import orchestrator
 from pixelis_jax.rollout.collate import trajectory_batch
 from pixelis_jax.rollout.engine import Engine
 from pixelis_jax.train_step import TrainState
@@ -145,7 +144,7 @@ def _rollout(parts: _Parts, *, prompts: int, group: int) -> Iterator[Source]:
     prompt = PROMPT_TEXT_TOKENS + overview.max_pixels // vision.factor**2
     prompt = min(prompt, config.sampling.context_tokens)
     first_rows = prompts * image_processor.rows_per_image(image_processor.window_bucket(overview, vision), vision)
-    table = _array((first_rows, _feature_width(parts)), model.dtype, mesh)
+    table = _array((first_rows, parts.model.config.feature_width), model.dtype, mesh)
     tokens = parallel.abstract(_tokens(prompts, prompt), parallel.batch_shardings(mesh, _tokens(prompts, prompt)))
 
     def prefill() -> Any:
@@ -163,22 +162,16 @@ def _rollout(parts: _Parts, *, prompts: int, group: int) -> Iterator[Source]:
     )
 
 
-def _feature_width(parts: _Parts) -> int:
-    """Width of an image's features: wider than the decoder with deepstack."""
-    image = parts.images(1, assembly.budgets(parts.config)[1])
-    return int(jax.eval_shape(lambda v, i: vlm.encode_images(parts.model, v, i), parts.base, image).shape[-1])
-
-
 def _rl_step(parts: _Parts) -> Source:
     """A GRPO update on full rollouts."""
     config, mesh, model = parts.config, parts.mesh, parts.model
     prompts, rows = config.rollout.prompts, config.rollout.prompts * config.rollout.group_size
     overview, crop = assembly.budgets(config)
     rl, tx = assembly.rl_config(config), parts.optimizer()
-    rewards = jax.eval_shape(lambda: orchestrator.init(jax.random.key(0), rl.rewards))
-    trained = parts.state(tx, rewards=rewards)
+    rest = jax.eval_shape(lambda: train_step.rl_parts(jax.random.key(0), rl, model))
+    trained = parts.state(tx, **rest)
     step = train_step.RLStep(model, tx, rl)
-    table = _array((assembly.table_rows(config, parts.vision), _feature_width(parts)), model.dtype, mesh)
+    table = _array((assembly.table_rows(config, parts.vision), parts.model.config.feature_width), model.dtype, mesh)
     batch = dataclasses.replace(_batch(config, mesh, rows), features=table)
     if loras.touches_vision(parts.adapter):  # the tower is trained through: a full rollout's images, not features
         seen = parts.images(prompts, overview), parts.images(power_bucket(rows) * (config.sampling.max_turns - 1), crop)

@@ -284,6 +284,7 @@ def difficulty_curriculum(config: ConfigDict, corpus: Corpus, held_out: Corpus) 
                 if share and (name not in data.categories or not len(data.numbers(name))):
                     raise UserError(
                         f"curriculum stage {stage.name!r} takes {share:g} of {name!r}, and the {what} samples of"
-                        f" {data.name} have none; score more data with `pixelis_jax.cota score`, or change the stages"
+                        f" {data.name} have none; score more data with `pixelis_jax.cota score`, change the stages, or"
+                        " train without them (configs/sft.py:uniform)"
                     )
     return made

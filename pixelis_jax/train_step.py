@@ -19,7 +19,9 @@ from jax.sharding import NamedSharding
 from pixelis_jax import update as updates
 from pixelis_jax.algorithms import advantages as advantage
 from pixelis_jax.algorithms import grpo, kl, sft
+from pixelis_jax.algorithms import replay as replaying
 from pixelis_jax.algorithms.grpo import GRPOConfig, GRPOInputs
+from pixelis_jax.algorithms.replay import Replay, ReplayConfig
 from pixelis_jax.data.demonstrations import DemonstrationBatch
 from pixelis_jax.masked import masked_mean
 from pixelis_jax.models import lora as loras
@@ -35,7 +37,7 @@ from pixelis_jax.update import Stats, Through
 PyTree = Any
 # name -> f32[B], for trajectories.jsonl
 RowNumbers = dict[str, Array]
-_DROPOUT = 3  # of the addresses (seed, 0 .. 3, ...) the one of an adapter's dropout
+_DROPOUT, _REPLAY = 3, 4  # of the addresses (seed, 0 .. 4, ...) those of an adapter's dropout, and of replay
 
 
 @struct.dataclass
@@ -52,6 +54,7 @@ class TrainState:
     rewards: RewardState | None = None
     average: PyTree | None = None
     kl_beta: Array | None = None  # f32[] the adaptive KL coefficient; None: a fixed one
+    replay: Replay | None = None  # informative rows of earlier steps
 
 
 def init_state(
@@ -61,11 +64,12 @@ def init_state(
     *,
     averaged: bool = False,
     kl_beta: Array | None = None,
+    replay: Replay | None = None,
 ) -> TrainState:
-    """State at step 0, with or without an average or an adaptive KL coefficient."""
+    """State at step 0; what is None or not asked for, the job does without."""
     average = jax.tree.map(jnp.zeros_like, trainable) if averaged else None
     zero = jnp.zeros((), jnp.int32)
-    return TrainState(zero, zero.copy(), trainable, tx.init(trainable), rewards, average, kl_beta)
+    return TrainState(zero, zero.copy(), trainable, tx.init(trainable), rewards, average, kl_beta, replay)
 
 
 def with_average(state: TrainState, *, after: int) -> TrainState:
@@ -247,11 +251,23 @@ class RLConfig:
     kl_target: float = 0.0
     kl_horizon: int = 10_000
     overlong: tuple[int, int] | None = None
+    replay: ReplayConfig | None = None
+    seed: int = 0
 
     @property
     def kl_in_reward(self) -> bool:
         """Whether the KL is taken off the reward."""
         return self.loss.kl_beta > 0 and self.loss.kl_place == "reward"
+
+
+def rl_parts(key: Array, config: RLConfig, model: VLM) -> dict[str, Any]:
+    """What the state of RL has beside that of supervised training, as options of `init_state`."""
+    width, dtype = model.config.feature_width, model.dtype
+    return {
+        "rewards": orchestrator.init(key, config.rewards),
+        "kl_beta": jnp.float32(config.loss.kl_beta) if config.kl_target else None,
+        "replay": None if config.replay is None else replaying.init(config.replay, width=width, dtype=dtype),
+    }
 
 
 @struct.dataclass
@@ -283,8 +299,27 @@ class RLStep:
     ) -> tuple[TrainState, dict[str, Array], RowNumbers]:
         """One whole step; returns the new state, scalars, and per-row numbers for the log."""
         scored, rewards, metrics, numbers = self._score(state, frozen, reference, batch, weights=weights)
-        state, more = self._update(state, frozen, scored, batch.seen)
-        return dataclasses.replace(state, rewards=rewards), metrics | more, numbers
+        scored, seen, state, drawn = self._replayed(scored, batch.seen, state)
+        state, more = self._update(state, frozen, scored, seen)
+        return dataclasses.replace(state, rewards=rewards), metrics | drawn | more, numbers
+
+    def _replayed(
+        self, scored: Scored, seen: Any, state: TrainState
+    ) -> tuple[Scored, Any, TrainState, dict[str, Array]]:
+        """(rollout, what it sees, state, metrics) with earlier rows in place of uninformative ones, where so asked."""
+        config = self.config.replay
+        if config is None or state.replay is None:
+            return scored, seen, state, {}
+        inputs = scored.inputs
+        informative = inputs.included & (jnp.abs(inputs.advantages) > self.config.filtering_threshold)
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.config.seed), _REPLAY), state.step)
+        rows, inputs, table, metrics = replaying.splice(
+            scored.rows, inputs, seen, state.replay, informative=informative, key=key, step=state.step, config=config
+        )
+        kept = replaying.insert(
+            state.replay, scored.rows, scored.inputs, seen, informative=informative, step=state.step
+        )
+        return Scored(rows, inputs), table, dataclasses.replace(state, replay=kept), metrics
 
     def _score(
         self, state: TrainState, frozen: PyTree, reference: PyTree, batch: TrajectoryBatch, *, weights: Weights
@@ -296,7 +331,7 @@ class RLStep:
         logp_ref = self._logp(frozen, reference, batch)
         logp_old, total, more = None, scores.total, {}
         beta = jnp.float32(cfg.loss.kl_beta) if state.kl_beta is None else state.kl_beta
-        if cfg.updates_per_rollout > 1 or cfg.kl_in_reward:
+        if cfg.updates_per_rollout > 1 or cfg.kl_in_reward or cfg.replay is not None:
             logp_old = self._logp(frozen, state.trainable["lora"], batch)
         if cfg.kl_in_reward and logp_old is not None:
             fee = kl.kl_reward(logp_old, logp_ref, batch.rows.policy, beta=beta, kind=cfg.loss.kl_estimator)
@@ -315,7 +350,7 @@ class RLStep:
             policy=batch.rows.policy,
             advantages=adv.values,
             included=scores.included,
-            logp_old=logp_old if cfg.updates_per_rollout > 1 else None,
+            logp_old=logp_old if cfg.updates_per_rollout > 1 or cfg.replay is not None else None,
             logp_ref=logp_ref,
             logp_sampler=batch.logp_sampler,
             turn_of=batch.turn_of,

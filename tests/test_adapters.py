@@ -4,6 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 import small_model
 
@@ -128,6 +130,31 @@ def test_damaged_settings_are_one_line(adapter: Path, fields: dict, words: str) 
     with pytest.raises(UserError, match=words) as caught:
         adapters.read(adapter)
     assert str(caught.value).startswith(str(adapter / adapters.SETTINGS))
+
+
+def test_a_tool_that_is_not_here_is_named(adapter: Path) -> None:
+    """As where a tool of the user's own is not installed."""
+    change(adapter / adapters.SETTINGS, tools={"names": ["ZOOM_IN", "CONTRAST"]})
+    with pytest.raises(UserError, match="there is no tool 'CONTRAST' here"):
+        adapters.read(adapter)
+
+
+def test_a_finished_run_gives_what_it_ended_with(model: Path, tmp_path: Path) -> None:
+    """SFT may choose the best adapter, or an average, and not the last; a step that is named is taken as it is."""
+    workdir = small_model.write_workdir(tmp_path / "sft", model)
+    last = adapters.read(workdir)
+    chosen = jax.tree.map(lambda x: x + 1, last.adapter)
+    peft.save(workdir / "adapter", chosen, lora=last.lora, base_name=str(model), text_only=False)
+    assert adapters.read(workdir).origin == "step 5 of sft"
+    (workdir / "finished.json").write_text("{}")
+    found = adapters.read(workdir)
+    assert found.origin == "the result of sft" and found.lora == last.lora and found.settings == last.settings
+    for a, b in zip(jax.tree.leaves(found.adapter), jax.tree.leaves(chosen), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(
+        jax.tree.leaves(adapters.read(workdir, step=5).adapter), jax.tree.leaves(last.adapter), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_an_adapter_says_that_its_base_was_quantized(model: Path, tmp_path: Path) -> None:

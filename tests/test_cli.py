@@ -31,6 +31,7 @@ def test_success_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (UserError("lora.rank 0:\n  must be at least 1"), 2, [": lora.rank 0: must be at least 1"]),
         (KeyboardInterrupt(), 130, ["interrupted"]),
+        (KeyboardInterrupt("7 are kept"), 130, ["interrupted: 7 are kept"]),
         (MemoryError(), 3, ["out of memory", "rollout.prompts", "optimizer.micro_batches"]),
         (
             jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nAllocator report"),

@@ -12,6 +12,7 @@ from one_tool import ZOOM
 from rl_batch import FULL, GOAL, ROWS, SCORES
 
 from pixelis_jax import parallel, train_step
+from pixelis_jax.algorithms import replay
 from pixelis_jax.data import demonstrations
 from pixelis_jax.data.demonstrations import DemonstrationConfig
 from pixelis_jax.tools.base import schemas
@@ -152,6 +153,34 @@ def test_a_long_row_pays_for_its_length(setup):
     _, _, metrics, _ = step.score(setup.state(step), setup.frozen, setup.reference, setup.batch, weights=GOAL)
     wanted = -(n - n.min()) / (n.max() - n.min())
     assert metrics["reward/overlong"] == pytest.approx(wanted.mean(), rel=1e-5)
+
+
+def test_a_replayed_row_has_its_own_old_log_probs(setup):
+    """The second batch teaches nothing, and half of it is rows of the first: the policy did not move, so ratios are 1.
+
+    That they are takes tokens, positions, masks, image features and log-probs of the right rows.
+    """
+    features, width = setup.batch.features, setup.policy.model.config.feature_width
+    length = setup.batch.rows.tokens.shape[1]
+    config = replay.ReplayConfig(size=6, ratio=0.5, alpha=1.0, max_age=9, tokens=length, image_tokens=length)
+    step = RLStep(setup.policy.model, optax.sgd(0.0), dataclasses.replace(rl_batch.rl_config(), replay=config))
+    state = setup.state(step)
+    empty = jax.device_put(
+        replay.init(config, width=width, dtype=features.dtype), parallel.replicated(setup.policy.mesh)
+    )
+    state = dataclasses.replace(state, replay=empty)
+    state, first, _ = step.train_step(state, setup.frozen, setup.reference, setup.batch, weights=GOAL)
+    assert first["replay_share"] == 0 and first["replay/kept"] == 0
+    plain = rewards_replaced(setup.batch, score=setup.put(np.ones(ROWS, np.float32)))
+    # Other tokens, so that a fresh row taken for a replayed one would show.
+    plain = dataclasses.replace(plain, features=features[::-1])
+    state, second, _ = step.train_step(state, setup.frozen, setup.reference, plain, weights=GOAL)
+    assert second["replay_share"] == 0.5 and second["replay/kept"] == 6 and second["replay/age"] == 1
+    assert second["ratio/mean"] == pytest.approx(1.0, abs=1e-6)
+    assert second["ratio/max"] == pytest.approx(1.0, abs=1e-5) and second["grad_norm"] > 1e-4
+    third = dataclasses.replace(state, replay=dataclasses.replace(state.replay, logp_old=state.replay.logp_old - 0.5))
+    _, moved, _ = step.train_step(third, setup.frozen, setup.reference, plain, weights=GOAL)
+    assert moved["ratio/max"] == pytest.approx(np.exp(0.5), rel=1e-4)
 
 
 def test_the_kl_is_against_the_reference_and_not_the_base(setup):

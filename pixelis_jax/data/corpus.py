@@ -165,8 +165,14 @@ def open_corpora(path: Path, selection: Selection) -> tuple[Corpus, Corpus | Non
     found = []
     for side in sides if selection.held_out_share else sides[:1]:
         if not side.places:
-            counts = left_out + Counter({"on the other side of data.held_out_share": len(seen)} if seen else {})
-            told = ", ".join(f"{count} {reason}" for reason, count in counts.most_common()) or "it holds none"
+            if seen:
+                side_name = "held-out" if side is sides[1] else "training"
+                raise UserError(
+                    f"{path}: no sample falls on the {side_name} side: samples of one picture stay together, and there"
+                    f" are few pictures for data.held_out_share={selection.held_out_share:g}; change that, or name a"
+                    " folder of its own with data.held_out_path"
+                )
+            told = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common()) or "it holds none"
             raise UserError(f"{path}: no sample in it can be used ({told}); `pixelis_jax.cota generate` makes some")
         found.append(
             Corpus(

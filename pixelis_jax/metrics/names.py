@@ -59,9 +59,13 @@ TABLE: tuple[Metric, ...] = (
     Metric("reward/overlong", "1", "what length takes off the total"),
     Metric("grpo/filtering_rate", "share", "samples with |advantage| above filtering_threshold"),
     Metric("grpo/uniform_group_share", "share", "groups whose total reward does not differ (loss 0 by design)"),
+    Metric("replay_share", "share", "rows of the batch that earlier ones took the place of"),
+    Metric("replay/age", "step", "mean age of these"),
+    Metric("replay/kept", "count", "rows in the replay buffer before the step"),
     Metric("dynamics/forward_loss", "1", "curiosity: forward model's error on the rollout's transitions"),
     Metric("dynamics/inverse_loss", "1", "curiosity: inverse model's loss on the rollout's transitions"),
     # rollout and tools
+    Metric("rollout/sampled", "count", "dialogues of the step, those too that dynamic sampling did not choose"),
     Metric("rollout/length_tokens/{statistic}", "token", "policy tokens of a trajectory, over all rows"),
     Metric("rollout/turns/{statistic}", "turn", "assistant turns of a trajectory, over all rows"),
     Metric("rollout/clipped_share", "share", "rows cut by a token limit"),

@@ -152,6 +152,12 @@ class ModelConfig:
     model_type: str = "qwen2_5_vl"
     other_eos_token_ids: tuple[int, ...] = ()  # where the file's eos_token_id is a list, those after the first
 
+    @property
+    def feature_width(self) -> int:
+        """Width of an image's features: wider than the decoder with deepstack."""
+        levels = len(self.vision.deepstack_visual_indexes) if isinstance(self.vision, Qwen3VisionConfig) else 0
+        return self.text.hidden_size * (1 + levels)
+
     def need_vision(self) -> VisionBase:
         """The vision tower. UserError in a text-only model."""
         if self.vision is None:

@@ -60,7 +60,7 @@ class Rollout:
 
     trajectories: list[Trajectory]
     features: Array | None
-    images: tuple[ImageBatch, ...] | None = None
+    images: tuple[ImageBatch, ...] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Sampler:
         if loras.touches_vision(lora):
             return Rollout(trajectories, None, self._images(tables, len(episodes)))
         parts = [table.features for table in tables]
-        return Rollout(trajectories, parts[0] if len(parts) == 1 else jnp.concatenate(parts))
+        return Rollout(trajectories, parts[0] if len(parts) == 1 else jnp.concatenate(parts), None)
 
     # Phases ---------------------------------------------------------------------------------------------------------
     def _open(self, variables: PyTree, tasks: Sequence[Task]) -> tuple[list[_Episode], list[_Table], DecodeState]:

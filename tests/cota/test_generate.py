@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +106,22 @@ def test_a_killed_command_goes_on_without_duplicates(tmp_path):
     main(arguments)
     ids = [json.loads(line)["sample_id"] for line in (out / "cota.jsonl").read_text().splitlines()]
     assert len(ids) == len(set(ids)) == 300 and not (out / "shards").exists() and (out / "report.md").exists()
+
+
+def test_ctrl_c_ends_at_once_and_says_what_is_kept(tmp_path):
+    """Nobody waits for the shards under way, and a second Ctrl-C finds nothing to wait for."""
+    out = tmp_path / "data"
+    arguments = ["generate", "--num_samples=3000", "--no_ocr", "--workers=2", f"--out={out}"]
+    command = [sys.executable, "-m", "pixelis_jax.cota", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 200
+    while not list((out / "shards").glob("*.jsonl")):
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, shown = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert re.search(r"interrupted: \d+ samples are kept; the same command goes on\n$", shown), shown[-300:]
 
 
 def test_a_finished_folder_is_looked_at_again(tmp_path, capsys):

@@ -16,7 +16,8 @@ from scripted import ANSWER, LOOK, Script
 from pixelis_jax import parallel
 from pixelis_jax.config import load
 from pixelis_jax.models import lora
-from pixelis_jax.online import Online
+from pixelis_jax.online import Online, collected
+from pixelis_jax.rewards.task import Verified
 from pixelis_jax.train_step import RLStep
 
 CONFIG = lora.LoraConfig(2, 2.0, ("visual/blocks_.*/(qkv|down_proj)", "visual/merger_mlp_0", "layers_1/mlp/up_proj"))
@@ -57,7 +58,8 @@ def batch_of(policy, rollout):
     """As the job makes it."""
     config = load("configs/rft.py:smoke")
     config.sampling.context_tokens = 320
-    return Online.verify(types.SimpleNamespace(config=config, policy=policy, _prompts=range(2)), rollout)
+    job = types.SimpleNamespace(config=config, policy=policy, _prompts=range(2))
+    return Online.verify(job, collected(rollout, Verified()(rollout.trajectories)))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ def pictures_of(values: Any, field: str, place: Place, context: Context) -> list
     values = values if isinstance(values, list) else [values]
     values = [value for value in values if value is not None]
     if not values:
-        raise Refusal(place.where, field or "image", "missing; a sample has at least one image")
+        raise Refusal(place.where, field or "image", "missing: no image is named, and a sample has at least one")
     found: list[Picture] = []
     for value in values:
         if isinstance(value, str) and value.lower().endswith(_FILMS):

@@ -86,7 +86,8 @@ def _categories(scored: Scored, made: Split) -> list[str]:
     kinds = sorted({kind for counts in made.counts.values() for kind in counts})
     return [
         f"Simple up to {limits.p33:.4f}, medium up to {limits.p66:.4f}, hard above: percentiles 33 and 66 of the"
-        f" {limits.kept} scores from {limits.low:.4f} to {limits.high:.4f} (Q1 {limits.q1:.4f}, Q3 {limits.q3:.4f})."
+        f" {limits.kept} scores that are no outliers, which would be below {limits.low:.4f} or above {limits.high:.4f}"
+        f" (Q1 {limits.q1:.4f}, Q3 {limits.q3:.4f}; 1.5 times their distance beyond these)."
         f" {total - limits.kept} scores lie outside and are labelled too.",
         "",
         *statistics.table(["category", "samples", "share"], statistics.shares(sums)),

@@ -185,9 +185,12 @@ def build(job: Job, date: str, *, workers: int) -> Made | None:
         whole = folder.whole_shards()
         found = sum(map(job.size_of, whole))
         with Progress(job.num_samples, label="generate, samples", initial=found) as progress:
-            for count, reasons in generate(job, whole, folder.date, workers=workers):
-                given_up += reasons
-                progress.update(count)
+            try:
+                for count, reasons in generate(job, whole, folder.date, workers=workers):
+                    given_up += reasons
+                    progress.update(count)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(f"{progress.done} samples are kept; the same command goes on") from None
         folder.join()
     return Made(job.num_samples - found, found, time.monotonic() - start, given_up)
 
@@ -214,8 +217,16 @@ def generate(job: Job, whole: set[int], date: str, *, workers: int) -> Iterator[
         raise UserError(
             "a worker process died (out of memory?); the same command goes on, with fewer --workers if need be"
         ) from None
+    except BaseException:  # Ctrl-C above all: shards under way are made anew, so nobody waits for them
+        _kill(pool)
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _kill(pool: ProcessPoolExecutor) -> None:
+    for process in list((getattr(pool, "_processes", None) or {}).values()):
+        process.kill()
 
 
 def make_shard(job: Job, shard: int, date: str) -> tuple[int, Counter[str]]:

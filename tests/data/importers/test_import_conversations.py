@@ -164,7 +164,7 @@ LONG = [text for i in range(6) for text in (f"Step {i}. {NORMALISED}", "<image>"
     [
         (sharegpt("<image>What?", NORMALISED), "messages: end with a tool call and without an answer"),
         (sharegpt("<image>What?", "red", "And now?", "blue"), "messages: go on after an answer"),
-        (sharegpt("What?"), "record: has the fields of no format that is known"),
+        (sharegpt("What?"), "answer: missing or empty; a question needs one"),
         (sharegpt("<image>What?", "A long\nstory"), "answer: the last message marks no answer"),
         (sharegpt("<image>What?", "x <answer></answer>"), "answer: missing or empty"),
         (sharegpt("<image>What?", "\\boxed{}"), "answer: missing or empty"),
@@ -186,7 +186,7 @@ LONG = [text for i in range(6) for text in (f"Step {i}. {NORMALISED}", "<image>"
         ({"messages": [{"role": "user", "content": [3]}, {"role": "assistant"}]}, "a part must be a text or"),
         (
             {"messages": [{"role": "user", "content": "?"}, {"role": "gpt", "content": "x"}]},
-            "messages: missing; a sample has at least one image",
+            "messages: missing: no image is named, and a sample has at least one",
         ),
         (
             {"messages": [{"role": "user", "content": [{"video": "v.mp4"}]}, {"role": "assistant"}]},

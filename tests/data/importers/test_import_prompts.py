@@ -70,7 +70,7 @@ def test_frames_and_bytes(bring, data):
         ({"answer": True}, "answer: must be a text, a finite number"),
         ({"answer": {"a": 1}}, "answer: must be a text"),
         ({"answer": 1e999}, "answer: must be a text"),
-        ({"answer": None}, "record: has the fields of no format that is known (question, image, answer)"),
+        ({"answer": None}, "answer: missing or empty; a question needs one"),
         ({"question": "<image>"}, "question: missing or empty"),
         ({"question": 3}, "question: missing or empty"),
         ({"question": "\ud800?"}, "question: has half of a surrogate pair"),
