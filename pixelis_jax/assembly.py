@@ -38,7 +38,7 @@ from pixelis_jax.reading import ReadingConfig
 from pixelis_jax.rewards.curiosity import CuriosityConfig
 from pixelis_jax.rewards.dynamics import DynamicsConfig
 from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights, coherence_config
-from pixelis_jax.rewards.task import TaskReward, UserFunction, Verified
+from pixelis_jax.rewards.task import MajorityVote, TaskReward, UserFunction, Verified
 from pixelis_jax.rollout import RolloutConfig, SamplingConfig
 from pixelis_jax.tools.base import Tool, View, schemas
 from pixelis_jax.train_step import RLConfig, SFTConfig
@@ -377,8 +377,11 @@ def reward_config(config: ConfigDict) -> RewardConfig:
 
 
 def task_reward(config: ConfigDict) -> TaskReward:
-    """The verifier of each task, or the user's function."""
-    return UserFunction(config.rewards.function) if config.rewards.function else Verified()
+    """The verifier of each task, the user's function, or the majority's vote."""
+    rewards = config.rewards
+    if rewards.majority:
+        return MajorityVote(weighted=rewards.majority == "weighted", least=rewards.majority_share)
+    return UserFunction(rewards.function) if rewards.function else Verified()
 
 
 def excluded_statuses(config: ConfigDict) -> tuple[str, ...]:

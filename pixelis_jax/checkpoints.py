@@ -70,8 +70,10 @@ class Checkpoints:
         scores = {step: self._manifest(step)["score"] for step in self.steps()}
         return max((s for s in scores if scores[s] is not None), key=lambda s: (scores[s], -s), default=None)
 
-    def save(self, step: int, state: PyTree, host: dict[str, Any], *, score: float | None = None) -> None:
-        """Writes one step; a whole step of the same number is left as it is.
+    def save(
+        self, step: int, state: PyTree, host: dict[str, Any], *, score: float | None = None, lasting: bool = False
+    ) -> None:
+        """Writes one step; a whole step of the same number is left as it is. A `lasting` one is never dropped.
 
         `host` holds JSON values only. Raises UserError where the disk has no room; earlier steps are untouched then.
         """
@@ -84,7 +86,7 @@ class Checkpoints:
             self._orbax().save(step, args=items, force=True)
             self._orbax().wait_until_finished()
         if hosts.first():
-            self._write_manifest(step, state, score)
+            self._write_manifest(step, state, score, lasting)
         hosts.meet(f"checkpoint {step}")
         self._drop_old()
 
@@ -184,6 +186,7 @@ class Checkpoints:
     def _drop_old(self) -> None:
         whole = self.steps()
         kept = set(whole[-self.keep :]) | ({self.best_step()} if self.keep_best else set())
+        kept |= {step for step in whole[: -self.keep] if self._manifest(step).get("lasting")}
         hosts.meet("checkpoints to drop")  # all have listed them
         for step in whole:
             if step not in kept:
@@ -191,13 +194,14 @@ class Checkpoints:
                     (self.directory / str(step) / MANIFEST).unlink()
                 self._orbax().delete(step)
 
-    def _write_manifest(self, step: int, state: PyTree, score: float | None) -> None:
+    def _write_manifest(self, step: int, state: PyTree, score: float | None, lasting: bool) -> None:
         folder = self.directory / str(step)
         files = {str(p.relative_to(folder)): _digest(p) for p in sorted(folder.rglob("*")) if p.is_file()}
         finite = score is not None and math.isfinite(score)
         manifest = {
             "version": MANIFEST_VERSION,
             "score": score if finite else None,
+            "lasting": lasting,
             "tree": _describe(state),
             "files": files,
         }

@@ -122,6 +122,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "algorithm.kl_target": AMOUNT,
     "algorithm.kl_horizon": COUNT,
     "algorithm.correction_cap": (1e-9, 1e9),
+    "rewards.majority_share": SHARE,
     "rewards.curiosity_floor": SHARE,
     "rewards.dynamics_transitions": FROM_ZERO,
     "rewards.overlong_from": FROM_ZERO,
@@ -147,6 +148,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "algorithm.advantage_scale": get_args(Scale),
     "algorithm.correction": ("auto", *grpo.CHOICES["correction"]),
     "rewards.coherence": orchestrator.COHERENCE,
+    "rewards.majority": ("", "gated", "weighted"),
     "image.coordinates": ("", *COORDINATES),
     "model.quantize": ("", *quantized.KINDS),
 }
@@ -277,6 +279,8 @@ def _check_online(fields: Mapping[str, Any]) -> None:
         )
     if fields["sampling.temperature"] == 0:
         raise UserError("sampling.temperature is 0: greedy samples of a group are all alike; use a value above 0")
+    if fields["rewards.function"] and fields["rewards.majority"]:
+        raise UserError("rewards.function and rewards.majority both say what a dialogue earns; leave one of them empty")
     start, end = fields["rewards.overlong_from"], fields["rewards.overlong_to"]
     if (start or end) and not start < end:
         raise UserError(f"rewards.overlong_from {start} must be below rewards.overlong_to {end}; both 0: no price")

@@ -16,7 +16,7 @@ from pixelis_jax.algorithms.agreement import NAME, sampler_trainer_difference
 from pixelis_jax.data.demonstrations import look_tokens
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.evaluation import Outcome, outcomes_of
-from pixelis_jax.metrics import trajectories, windows
+from pixelis_jax.metrics import alerts, trajectories, windows
 from pixelis_jax.models import lora as loras
 from pixelis_jax.models.rows import bucket
 from pixelis_jax.rollout import Rollout, Sampler
@@ -112,6 +112,7 @@ class Online:
             "windows": windows.to_json(windows.init(assembly.window_lengths(self.config))),
             "correction": self.rl_config.loss.correction,
             "gated": False,
+            "alerts": alerts.init(),
             "skipped": 0,  # updates so far
             "updated": True,  # by the last step
             "coordinates": self.policy.processor.coordinates,
@@ -274,8 +275,15 @@ class Online:
         scalars |= {f"curriculum/weight/{name}": weight for name, weight in stage.weights}
         scalars |= {"curriculum/stage": before.stage, "curriculum/transitions": len(state.transitions)}
         skipped = int(scalars["update/skipped"] or 0)
+        host = host | {"alerts": alerts.update(host["alerts"], scalars, dialogues=len(outcomes))}
         host = host | {"skipped": skipped, "updated": skipped == host.get("skipped", skipped)}
         return host | {"windows": windows.to_json(moved), "curriculum": curriculum.to_json(state)}, scalars
+
+    def tell(self, run: Run, host: Host, outcomes: Sequence[Outcome], step: int) -> None:
+        """Early warnings of the step, and that it made no update."""
+        for line in host["alerts"]["now"]:
+            run.say(f"step {step}: {line}")
+        self.say_no_update(run, host, outcomes, step)
 
     def say_no_update(self, run: Run, host: Host, outcomes: Sequence[Outcome], step: int) -> None:
         """Says that a step made no update, and why: the first time, the second, the fourth and so on."""
@@ -294,8 +302,12 @@ class Online:
             why = "nothing was left to train, or the gradient is not finite; see skipped/ in metrics.jsonl"
         run.say(f"step {step}: no update ({count} so far): {why}")
 
-    def keep_stage_adapter(self, run: Run, state: TrainState, host: Host, step: int) -> None:
-        """At a change of stage: say it, and keep the adapter that a finished stage ended with; so at the last step."""
+    def keep_stage_adapter(self, run: Run, state: TrainState, host: Host, step: int) -> bool:
+        """At a change of stage: say it, and keep the adapter that a finished stage ended with; so at the last step.
+
+        Returns whether a stage ended here, whose whole state is to be kept too.
+        """
+        ended = False
         names = [stage.name for stage in self.curriculum.stages]
         for change in curriculum.from_json(host["curriculum"]).transitions:
             if change.step == step:
@@ -303,8 +315,10 @@ class Online:
                 run.say(f"step {step}: {change.source} -> {change.target} ({change.cause}: {cause or 'step count'})")
                 if names.index(change.target) > names.index(change.source):  # a rollback finishes nothing
                     self.save_adapter(run, state, _stage_folder(names.index(change.source)))
+                    ended = True
         if step == self.config.total_steps:
             self.save_adapter(run, state, _stage_folder(curriculum.from_json(host["curriculum"]).stage))
+        return ended
 
     def save_adapter(self, run: Run, state: TrainState, folder: str) -> None:
         assembly.save_adapter(self.config, self.policy, run.path / folder, state.trainable["lora"])

@@ -202,15 +202,18 @@ class Run:
         self.writer.write_perf(step, perf)
         self.writer.flush()
 
-    def checkpoint(self, step: int, state: PyTree, host: Host, *, score: float | None = None) -> None:
-        """Save where the config's interval, a score, the last step or a signal says so.
+    def checkpoint(
+        self, step: int, state: PyTree, host: Host, *, score: float | None = None, lasting: bool = False
+    ) -> None:
+        """Save where the config's interval, a score, the last step, a signal or `lasting` says so.
 
-        With `keep_best` the step of the highest score is kept. After a signal the loop ends here.
+        A `lasting` step is never dropped. With `keep_best` the step of the highest score is kept. After a signal the
+        loop ends here.
         """
         last = step == self.config.total_steps
         asked = self._signal()  # read once: a signal from here on ends the next step
-        if step % self.config.checkpoint.every_steps == 0 or last or asked or score is not None:
-            self.checkpoints.save(step, state, host, score=score)
+        if step % self.config.checkpoint.every_steps == 0 or last or asked or score is not None or lasting:
+            self.checkpoints.save(step, state, host, score=score, lasting=lasting)
             self.workdir.note_wall()
         self.stopped = bool(asked) and not last
         if self.stopped:

@@ -93,13 +93,13 @@ def train_online(config: ConfigDict, workdir: Path) -> None:
             outcomes = job.outcomes(rollout)
             host, scalars = job.advance(host, metrics, rollout, outcomes, step)
             run.phase("update")
-            job.say_no_update(run, host, outcomes, step)
-            job.keep_stage_adapter(run, state, host, step)
+            job.tell(run, host, outcomes, step)
+            stage_ended = job.keep_stage_adapter(run, state, host, step)
             if step % config.logging.rollouts_every_steps == 0:
                 write_rollouts(run.writer, step, job.records(rollout, numbers))
             run.phase("log")
             run.log(step, scalars, policy_tokens=sum(o.tokens for o in outcomes), perf=job.sampler.pool.seconds())
-            run.checkpoint(step, state, host)
+            run.checkpoint(step, state, host, lasting=stage_ended)
             run.show(job.headline(scalars))
         if not run.stopped:
             write_online_summary(run, job, state, host)

@@ -78,6 +78,14 @@ def test_nothing_saved_is_none_and_an_unknown_step_is_an_error(tmp_path: Path) -
         saved(tmp_path, 1, 2).restore(make_state(0), step=7)
 
 
+def test_a_lasting_step_is_never_dropped(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step in range(1, 6):
+        checkpoints.save(step, make_state(step), HOST, lasting=step == 2)
+    assert checkpoints.steps() == [2, 5]
+    assert checkpoints.restore(make_state(0), step=2)[0] == 2
+
+
 def test_keep_and_keep_best(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2, keep_best=True)
     scores = {1: 0.2, 2: 0.9, 3: 0.5, 4: float("nan"), 5: None}

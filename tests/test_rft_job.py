@@ -11,13 +11,15 @@ import time
 import types
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from event_files import events
 from jobs import Jobs, lines, refusal, wait_for_step
 from PIL import Image
 
-from pixelis_jax import predict
+from pixelis_jax import adapters, predict
+from pixelis_jax.checkpoints import Checkpoints
 from pixelis_jax.metrics import names
 from pixelis_jax.types import OPS, UserError
 
@@ -166,6 +168,16 @@ def test_the_next_command_that_the_job_prints_works(straight, capsys):
     predict.main(shlex.split(line))
     assert lines(straight.workdir / "trajectories.jsonl")[-1]["question"] in capsys.readouterr().out
     assert "python -m pixelis_jax.export" in straight.output and "tensorboard --logdir" in straight.output
+
+
+def test_the_whole_state_of_a_stages_end_is_kept(straight):
+    """Step 3, beside the last two of those that are saved every second step."""
+    with Checkpoints(straight.workdir) as checkpoints:
+        assert checkpoints.steps() == [3, 6, 7]
+        _, trained, _ = checkpoints.restore_part("trainable", 3)
+    adapter = adapters.read(straight.workdir / "rft_adapters_base", base_name="pixelis-tiny").adapter
+    for kept, saved in zip(jax.tree.leaves(trained["lora"]), jax.tree.leaves(adapter), strict=True):
+        np.testing.assert_array_equal(kept, saved)
 
 
 def test_summary_json_has_what_it_should(straight):

@@ -94,6 +94,8 @@ def test_what_its_metrics_say(straight):
             {"rollout__dynamic_batches": 1, "init_from": "", "lora__targets": r"('visual/blocks.*',)"},
             "rollout.dynamic_batches needs a frozen vision tower",
         ),
+        ({"rewards__majority": "gated", "rewards__function": "a:b"}, "leave one of them empty"),
+        ({"rewards__majority": "always"}, "use one of '', gated, weighted"),
         ({"rollout__group_size": 1}, "group_size 1 gives no advantage"),
         ({"rewards__function": "no_such:f"}, "can't be imported"),
         ({"rewards__overlong_to": 30}, "exclude each other"),

@@ -1,17 +1,18 @@
-"""The task reward of trajectories: that of the verifiers, or of a user's own function.
+"""The task reward of trajectories: that of the verifiers, of a user's own function, or of a majority's vote.
 
-A trained reward model is to be a third `TaskReward`: from whole trajectories to one number each.
+A trained reward model is to be one more `TaskReward`: from whole trajectories to one number each.
 """
 
 import importlib
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from pixelis_jax.rewards.verifiers import verify
+from pixelis_jax.rewards.verifiers import normalise, verify
 from pixelis_jax.types import Task, Trajectory, Turn, UserError
 
 # f(prompts, completions, **columns) -> one number, or None for "does not apply", a completion
@@ -52,6 +53,37 @@ class Verified:
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
         return np.array([success_of(t.task, t.answer) for t in trajectories], np.float32)
+
+
+class MajorityVote:
+    """Test-time RL: without answers, what most samples of a prompt say is taken for right (TTRL, arXiv:2504.16084).
+
+    A row that agrees earns 1, times the majority's share of all samples with `weighted`. Below a share of `least` a
+    group gets no reward at all (NaN). Answers are compared as the verifiers do: case and spaces do not count. Rows
+    without an answer vote for nothing and earn 0; of answers with equal votes the first sample's is taken.
+    """
+
+    refused = 0
+
+    def __init__(self, *, weighted: bool, least: float) -> None:
+        self.weighted, self.least = weighted, least
+
+    def check(self, task: Task) -> None:
+        """Any task will do."""
+
+    def __call__(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
+        said = [None if t.answer is None else normalise(t.answer) for t in trajectories]
+        groups: dict[str, list[int]] = {}
+        for i, t in enumerate(trajectories):
+            groups.setdefault(t.task.task_id, []).append(i)
+        scores = np.zeros(len(trajectories), np.float32)
+        for rows in groups.values():
+            votes = Counter(said[i] for i in rows if said[i] is not None)
+            (label, count), *_ = votes.most_common(1) or [(None, 0)]
+            share = count / len(rows)
+            worth = (share if self.weighted else 1.0) if share >= self.least and count else math.nan
+            scores[rows] = [worth * (said[i] == label) for i in rows]
+        return scores
 
 
 class UserFunction:

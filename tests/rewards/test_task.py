@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pixelis_jax.rewards import task as tasks
-from pixelis_jax.rewards.task import UserFunction, Verified
+from pixelis_jax.rewards.task import MajorityVote, UserFunction, Verified
 from pixelis_jax.types import STATE_DIM, Task, ToolCall, Trajectory, Turn, UserError
 
 ASKED = Task("a", 0, "counting", "How many?", (), "7")
@@ -122,3 +122,35 @@ def test_what_can_be_known_is_known_before_the_first_rollout(name, message):
 def test_bad_names(name, message):
     with pytest.raises(UserError, match=message):
         UserFunction(name)
+
+
+def vote(*answers, name="a", **options):
+    rows = [dialogue(a, task=Task(name, 0, "counting", "How many?", (), "never used")) for a in answers]
+    return MajorityVote(**{"weighted": False, "least": 0.5} | options)(rows)
+
+
+def test_what_most_samples_say_is_right():
+    """Without a look at the answer; case and spaces do not count."""
+    assert vote("7", "8", " 7", "7").tolist() == [1, 0, 1, 1]
+    assert vote("Red", "red ", "blue", None).tolist() == [1, 1, 0, 0]
+
+
+def test_the_majority_may_be_weighted_by_its_share():
+    assert vote("7", "8", "7", "7", weighted=True).tolist() == [0.75, 0, 0.75, 0.75]
+
+
+@pytest.mark.parametrize("answers", [("7", "8", "9", None), (None, None, None, None)])
+def test_a_prompt_without_a_majority_teaches_nothing(answers):
+    assert np.isnan(vote(*answers)).all()
+
+
+def test_of_equal_votes_the_first_samples_is_taken():
+    assert vote("8", "7", "7", "8").tolist() == [1, 0, 0, 1]
+
+
+def test_each_prompt_has_its_own_vote():
+    rows = [dialogue(a, task=Task(n, 0, "counting", "?", (), "")) for a, n in zip("7788", "abab", strict=True)]
+    assert MajorityVote(weighted=False, least=0.6)(rows[:2] + rows[2:]).tolist() == pytest.approx(
+        [np.nan] * 4, nan_ok=True
+    )
+    assert MajorityVote(weighted=False, least=0.5)(rows).tolist() == [1, 1, 0, 0]
