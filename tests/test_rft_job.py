@@ -130,7 +130,7 @@ def test_a_corrupt_checkpoint_is_refused(copied, config, monkeypatch, capsys):
     before = (copied / "metrics.jsonl").read_bytes()
     text = refusal(monkeypatch, capsys, config, copied)
     assert f"{newest} is corrupt: {file.relative_to(newest)} has" in text
-    older = next(p.name for p in (copied / "checkpoints").iterdir() if p != newest)
+    older = max(int(p.name) for p in (copied / "checkpoints").iterdir() if p != newest)
     assert f"--config.checkpoint.restore_step={older}" in text
     assert (copied / "metrics.jsonl").read_bytes() == before
 
