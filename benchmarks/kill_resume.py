@@ -3,8 +3,8 @@
 python -m benchmarks.kill_resume --out=runs/killed --kills=20
 python -m benchmarks.kill_resume --out=runs/killed_replay --kills=5 --config.rollout.replay_ratio=0.5
 
-OUT/straight is never disturbed; OUT/killed is killed at random moments and started again by the same command. At the end
-the files that must be the same to the last bit are compared.
+OUT/straight is never disturbed; OUT/killed is killed at random moments and started again by the same command. At the
+end the files that must be the same to the last bit are compared.
 """
 
 import argparse
@@ -28,6 +28,7 @@ LIMIT_S = 600.0  # of one start
 
 
 def command(workdir: Path, overrides: Sequence[str]) -> list[str]:
+    """What starts the job, and goes on with it."""
     return [sys.executable, "-m", "pixelis_jax.main", f"--config={CONFIG}", f"--workdir={workdir}", *overrides]
 
 
