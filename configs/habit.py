@@ -21,6 +21,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.data.questions = 4  # rows a scene
     config.data.kinds = ("digit", "text", "counting", "attribute")  # drawn evenly
     config.data.direct_answer_share = 0.65  # of the rows that need a look: answered without one
+    config.data.failed_call_share = 0.0  # of the rows that need no look: a call that fails comes first
     config.data.close_up_share = 0.0  # of the scenes: one shape, readable at once
     config.data.box_noise = 0.12  # jitter of the oracle's boxes, share of the box
     config.data.answer_weight = 1.0  # loss weight of the tokens between the answer tags

@@ -37,6 +37,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.data.questions = 12  # rows a scene
     config.data.kinds = ("digit", "digit", "text", "text", "counting", "attribute", "listing")  # drawn evenly
     config.data.direct_answer_share = 0.0  # of the rows that need a look: answered without one
+    config.data.failed_call_share = 0.0  # of the rows that need no look: a call that fails comes first
     config.data.close_up_share = 0.25  # of the scenes: one shape, readable at once
     config.data.box_noise = 0.12  # jitter of the oracle's boxes, share of the box
     config.data.answer_weight = 3.0  # loss weight of the tokens between the answer tags

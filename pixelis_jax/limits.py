@@ -69,6 +69,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "data.scenes": SIZE,
     "data.questions": SIZE,
     "data.direct_answer_share": SHARE,
+    "data.failed_call_share": SHARE,
     "data.close_up_share": SHARE,
     "data.box_noise": SHARE,
     "data.answer_weight": AMOUNT,

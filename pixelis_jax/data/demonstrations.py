@@ -18,7 +18,7 @@ from pixelis_jax.data import dialogues
 from pixelis_jax.data.dialogues import view_of
 from pixelis_jax.data.pixelsearch.address import generator as random_at
 from pixelis_jax.data.pixelsearch.draw import render
-from pixelis_jax.data.pixelsearch.oracle import demonstrate
+from pixelis_jax.data.pixelsearch.oracle import careless, demonstrate
 from pixelis_jax.data.pixelsearch.questions import Question, close_up, questions, task_of
 from pixelis_jax.data.pixelsearch.scene import make_scene
 from pixelis_jax.models.config import ModelConfig
@@ -36,6 +36,7 @@ class DemonstrationConfig:
     questions: int  # rows a scene
     kinds: tuple[str, ...] = ("digit", "text", "counting", "attribute")
     direct_answer_share: float = 0.0  # of the rows that need a look, how many answer without one
+    failed_call_share: float = 0.0  # of the rows that need no look, how many begin with a call that fails
     close_up_share: float = 0.0  # of the scenes, how many show one shape large enough to be read at once
     box_noise: float = 0.1  # jitter of the oracle's boxes, as a share of the box
     answer_weight: float = 1.0  # loss weight of the tokens between the answer tags
@@ -75,6 +76,9 @@ def make_batch(config: DemonstrationConfig, processor: Processor, schemas: str, 
             task = task_of(made, image, _choose(asked, config.kinds, generator))
             look = task.needs_look and not _chance(generator, config.direct_answer_share)
             turns = _turns(task, processor, generator, look=look, box_noise=config.box_noise)
+            # No draw without a share, so that batches are those of before.
+            if config.failed_call_share and not task.needs_look and _chance(generator, config.failed_call_share):
+                turns = [careless(task, view_of(processor)), *turns]
             seen = dialogues.crops_of(turns, processor)
             rows_of.append((task, turns, i, len(crops), len(seen)))
             crops += seen

@@ -74,3 +74,18 @@ def test_policy_tokens_are_weighted_and_valid(make):
     assert not (batch.rows.policy & (batch.rows.image_index >= 0)).any()
     assert set(np.unique(batch.weights[batch.rows.policy]).tolist()) == {1.0, 2.0}
     np.testing.assert_array_equal(batch.answer, batch.weights == 2.0)
+
+
+def test_failed_call_share(make, small_policy):
+    """A question that needs no look begins with a call that fails, all of it learnt; no crop comes of it."""
+    config = dataclasses.replace(CONFIG, kinds=("attribute",))
+    plain, careless = make(config, 0), make(dataclasses.replace(config, failed_call_share=1.0), 0)
+    assert not careless.crops.valid.any() and not plain.crops.valid.any()
+    texts = [
+        small_policy.processor.decode(row[valid].tolist())
+        for row, valid in zip(careless.rows.tokens, careless.rows.valid, strict=True)
+    ]
+    assert all("[0, 0, 0, 0]" in text and "error: " in text and "<answer>" in text for text in texts)
+    assert (careless.rows.policy.sum(axis=1) > plain.rows.policy.sum(axis=1)).all()
+    looks = dataclasses.replace(CONFIG, failed_call_share=1.0)
+    assert_equal(make(looks, 0), make(CONFIG, 0))  # all of these need a look

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from pixelis_jax.data.cota import Provenance, Sample, Step
-from pixelis_jax.tools import execute
+from pixelis_jax.data.dialogues import Message
+from pixelis_jax.tools import execute, grammar
 from pixelis_jax.tools.base import View
 from pixelis_jax.types import Observation, Task, ToolCall
 
@@ -59,6 +60,18 @@ def demonstrate(
         metadata={"kind": task.metadata["kind"], "size": [height, width], "seen_size": list(seen)},
         images=task.images,
     )
+
+
+def careless(task: Task, view: View) -> Message:
+    """A look at an empty box, with the error that it gives: a turn to go on from as if nothing had happened.
+
+    Learnt, it is the habit of ignoring errors, which `rewards.unrepaired_rule` is there to unlearn.
+    """
+    session = view.session(task.images)
+    call = ToolCall("ZOOM_IN", {"bbox_2d": [0, 0, 0, 0]})
+    observation = execute(session, call)
+    assert not observation.ok, observation.text
+    return Message(grammar.render(LOOK, call=call), True, observation)
 
 
 def look_box(
