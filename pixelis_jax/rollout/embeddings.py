@@ -1,7 +1,8 @@
 """State embeddings: pooled features of the frozen backbone, brought to STATE_DIM by a fixed seeded projection.
 
 They never change during a run (the backbone is frozen and no adapter enters), so curiosity and coherence see one
-representation throughout.
+representation throughout. An image's is the mean of the features that the rollout needs anyway, so nothing is computed
+for it alone and there is nothing to cache.
 """
 
 import numpy as np

@@ -199,6 +199,25 @@ def test_json_round_trip_at_any_point(metrics, every):
     assert hash(state) == hash(c.from_json(c.to_json(state)))
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=100, max_size=100))
+def test_whatever_is_measured_it_goes_back_ever_more_rarely(skill):
+    """Each rollback doubles the interval, so k of them take 20 (2^k - 1) steps: 6 in 1000 steps at most."""
+    table = two_stages(Threshold("success", 0.5), rollback=Rollback(threshold=0.01, patience=1, cooldown_steps=0))
+    state = run(table, skill)
+    back = [t for t in state.transitions if t.target == "one"]
+    assert len(back) <= math.log2(len(skill) * 10 / 20 + 1) + 1
+    steps = [change.step for change in state.transitions]
+    assert steps == sorted(set(steps))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0, 1), st.lists(st.floats(-0.02, 0.02), min_size=60, max_size=60))
+def test_a_level_with_noise_below_the_threshold_does_not_oscillate(level, noise):
+    table = two_stages(Threshold("success", 0.5, patience=3), rollback=Rollback(threshold=0.1, cooldown_steps=0))
+    assert len(run(table, [level + x for x in noise]).transitions) <= 1
+
+
 def test_the_default_table_goes_through_its_three_phases():
     table = c.reward_curriculum()
     c.validate(table, KNOWN)
