@@ -48,7 +48,7 @@ def row(task, answer, *, sees=0, failed=False, status="answered"):
 
 
 def collect(*batches, dynamic):
-    """`Online.roll_out` over batches of (answers of a group, ...): "7" is right, row i of batch k's table k + i / 100."""
+    """`Online.roll_out` over batches of (answers of a group, ...): "7" is right; row i of table k is k + i / 100."""
     config = configs.load("configs/rft.py:smoke")
     config.rollout.group_size, config.rollout.dynamic_batches = GROUP, dynamic
     prompts = len(batches[0])
