@@ -21,10 +21,10 @@ from pixelis_jax.models import lora as loras
 from pixelis_jax.models.rows import bucket
 from pixelis_jax.rollout import Rollout, Sampler
 from pixelis_jax.rollout.collate import padded_length, trajectory_batch
-from pixelis_jax.rollout.dynamic import final_rewards, informative, merge
+from pixelis_jax.rollout.dynamic import Collected, GroupRules, collect
 from pixelis_jax.runtime import Host, Run
 from pixelis_jax.train_step import RLStep, RowNumbers, TrainState
-from pixelis_jax.types import ImageBatch, Task, Trajectory, TrajectoryBatch, UserError
+from pixelis_jax.types import Task, Trajectory, TrajectoryBatch, UserError
 
 PyTree = Any
 # (mean, max) of |sampler - trainer| log-prob above which the correction is switched on; ten times that stops the run.
@@ -132,40 +132,26 @@ class Online:
         steps = grain.MapDataset.range(start, self.config.total_steps).map(tasks)
         yield from steps.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4))
 
-    def roll_out(self, tasks: Sequence[Task], state: TrainState, step: int) -> "Collected":
+    def roll_out(self, tasks: Sequence[Task], state: TrainState, step: int) -> Collected:
         """Dialogues for every task, with what they earn; where so asked, fresh prompts for those that teach nothing.
 
         A group that stays in the batch although its samples earn the same is left out of the update.
         """
-        lora, cfg, seed = state.trainable["lora"], self.config.rollout, self.config.seed
-        excluded, unrepaired = assembly.excluded_statuses(self.config), self.config.rewards.unrepaired_rule
-        size, wanted = cfg.group_size, len(self._prompts)
-        rollouts: list[Rollout] = []
-        finals: list[np.ndarray] = []
-        scores: list[np.ndarray] = []
-        good: list[np.ndarray] = []
-        refused = 0
-        for attempt in range(cfg.dynamic_batches + 1):
-            asked = tasks if attempt == 0 else self.fresh_tasks(step, attempt)
-            rollout = self.sampler(asked, lora=lora, seed=seed, step=step)
-            rollouts.append(rollout)
-            scores.append(self.reward(rollout.trajectories))
-            refused += self.reward.refused
-            finals.append(final_rewards(rollout.trajectories, scores[-1], unrepaired=unrepaired))
-            good.append(informative(rollout.trajectories, finals[-1], group_size=size, excluded=excluded))
-            (missing,) = hosts.largest(max(0, wanted - int(np.concatenate(good).sum())))
-            if not missing:
-                break
-        sampled, earned = [t for r in rollouts for t in r.trajectories], np.concatenate(finals)
-        if cfg.dynamic_batches == 0:
-            return dataclasses.replace(collected(rollouts[0], scores[0]), earned=earned, refused=refused)
-        kept = np.argsort(~np.concatenate(good), kind="stable")[:wanted]  # the informative ones first, in their order
-        rows = (kept[:, None] * size + np.arange(size)).ravel()
-        chosen = [[int(r - k * wanted * size) for r in rows if r // (wanted * size) == k] for k in range(len(rollouts))]
-        order = np.concatenate([np.array(c, int) + k * wanted * size for k, c in enumerate(chosen)])
-        merged = rollouts[0] if len(rollouts) == 1 else merge(rollouts, chosen, self.share)
-        left_out = ~np.concatenate(good)[order // size]
-        return Collected(*_parts(merged), np.concatenate(scores)[order], left_out, sampled, earned, refused)
+        cfg, lora = self.config.rollout, state.trainable["lora"]
+
+        def ask(attempt: int) -> Rollout:
+            asked = self.fresh_tasks(step, attempt) if attempt else tasks
+            return self.sampler(asked, lora=lora, seed=self.config.seed, step=step)
+
+        def score(rows: Sequence[Trajectory]) -> tuple[np.ndarray, int]:
+            return self.reward(rows), self.reward.refused
+
+        rules = GroupRules(
+            cfg.group_size,
+            excluded=assembly.excluded_statuses(self.config),
+            unrepaired=self.config.rewards.unrepaired_rule,
+        )
+        return collect(ask, score, rules, further=cfg.dynamic_batches, share=self.share)
 
     def fresh_tasks(self, step: int, attempt: int) -> list[Task]:
         """Training prompts of this process that no step has in its own batch, a pure function of the arguments."""
@@ -174,7 +160,7 @@ class Online:
         kinds = tuple(cfg.kinds)
         return [make_task(self.config.seed, "train", first + i, kinds=kinds) for i in self._prompts]
 
-    def verify(self, rollout: "Collected") -> TrajectoryBatch:
+    def verify(self, rollout: Collected) -> TrajectoryBatch:
         """Strings end here: answers are checked, calls become ids, rows go to the device."""
         sampling = self.config.sampling
         (longest,) = hosts.largest(max(len(t.tokens) for t in rollout.trajectories))
@@ -238,12 +224,12 @@ class Online:
         stage = curriculum.current(self.curriculum, curriculum.from_json(host["curriculum"]))
         return self.step_fns.train_step(state, self.frozen, self.start, batch, weights=stage.weights)
 
-    def outcomes(self, rollout: "Collected") -> list[Outcome]:
+    def outcomes(self, rollout: Collected) -> list[Outcome]:
         """What came of all the step's dialogues, those of other processes too, and those that are not trained on."""
         return outcomes_of(rollout.sampled, self.share)
 
     def advance(
-        self, host: Host, metrics: Mapping[str, Array], rollout: "Collected", outcomes: Sequence[Outcome], step: int
+        self, host: Host, metrics: Mapping[str, Array], rollout: Collected, outcomes: Sequence[Outcome], step: int
     ) -> tuple[Host, dict[str, float | None]]:
         """Moving averages and the curriculum one step on; returns (new host state, all scalars of the step)."""
         scalars: dict[str, float | None] = {k: float(v) for k, v in jax.device_get(dict(metrics)).items()}
@@ -341,30 +327,6 @@ class Online:
     @property
     def frozen(self) -> PyTree:
         return {"params": self.policy.params}
-
-
-@dataclasses.dataclass(frozen=True)
-class Collected(Rollout):
-    """A step's rows with what they earn; with dynamic sampling, those that were chosen.
-
-    `sampled` and `earned` are of all dialogues: these, and what their final rewards are (NaN: none applies).
-    """
-
-    scores: np.ndarray  # f32[B] task rewards
-    left_out: np.ndarray  # bool[B] rows of groups that teach nothing, for which there was no other
-    sampled: list[Trajectory]
-    earned: np.ndarray
-    refused: int  # rows for which the reward function gave no number
-
-
-def collected(rollout: Rollout, scores: np.ndarray) -> Collected:
-    """A rollout of which all rows are taken."""
-    rows = rollout.trajectories
-    return Collected(*_parts(rollout), scores, np.zeros(len(rows), bool), rows, scores, 0)
-
-
-def _parts(rollout: Rollout) -> tuple[list[Trajectory], Array | None, tuple[ImageBatch, ...] | None]:
-    return rollout.trajectories, rollout.features, rollout.images
 
 
 def _stage_folder(stage: int) -> str:

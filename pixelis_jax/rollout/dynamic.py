@@ -5,16 +5,88 @@ policy is to learn; other reward components differ almost always.
 """
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from pixelis_jax import hosts
 from pixelis_jax.rollout.sample import Rollout
-from pixelis_jax.types import Trajectory
+from pixelis_jax.types import ImageBatch, Trajectory
 
 UNIFORM = 1e-6  # rewards of a group that differ by less are equal
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected(Rollout):
+    """A step's rows with what they earn; with dynamic sampling, those that were chosen.
+
+    `sampled` and `earned` are of all dialogues: these, and what their final rewards are (NaN: none applies).
+    """
+
+    scores: np.ndarray  # f32[B] task rewards
+    left_out: np.ndarray  # bool[B] rows of groups that teach nothing, for which there was no other
+    sampled: list[Trajectory]
+    earned: np.ndarray
+    refused: int  # rows for which the reward function gave no number
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupRules:
+    """Groups are `size` neighbouring rows; rows of an `excluded` status do not count; see `final_rewards`."""
+
+    size: int
+    excluded: Collection[str]
+    unrepaired: bool
+
+
+def collected(rollout: Rollout, scores: np.ndarray, *, refused: int = 0, earned: np.ndarray | None = None) -> Collected:
+    """A rollout of which all rows are taken."""
+    rows, earned = rollout.trajectories, scores if earned is None else earned
+    return Collected(*_parts(rollout), scores, np.zeros(len(rows), bool), rows, earned, refused)
+
+
+# rows -> (f32[B] what each earns, how many of them no number could be had for)
+Score = Callable[[Sequence[Trajectory]], tuple[np.ndarray, int]]
+
+
+def collect(
+    ask: Callable[[int], Rollout], score: Score, rules: GroupRules, *, further: int, share: hosts.Share
+) -> Collected:
+    """The batch of `ask(0)`; with `further` above 0, groups that teach nothing are replaced by those of ask(1), ...
+
+    At most `further` batches are asked for. Where groups are still missing then, uniform ones stay and are left out.
+    Every process calls this with its own rows, and as often as the one that misses most.
+    """
+    rollouts: list[Rollout] = []
+    scores, finals, good = [], [], []
+    refused, missing = 0, 1
+    while missing and len(rollouts) <= further:
+        rollouts.append(ask(len(rollouts)))
+        rows = rollouts[-1].trajectories
+        earned, without = score(rows)
+        scores.append(earned)
+        refused += without
+        finals.append(final_rewards(rows, scores[-1], unrepaired=rules.unrepaired))
+        good.append(informative(rows, finals[-1], group_size=rules.size, excluded=rules.excluded))
+        wanted = len(good[0])
+        (missing,) = hosts.largest(max(0, wanted - int(np.concatenate(good).sum())))
+    if not further:
+        return collected(rollouts[0], scores[0], refused=refused, earned=finals[0])
+    teaches = np.concatenate(good)
+    groups = np.sort(np.argsort(~teaches, kind="stable")[:wanted])  # the first that teach, then the first of the others
+    order = (groups[:, None] * rules.size + np.arange(rules.size)).ravel()
+    batch = wanted * rules.size
+    chosen = [(order[order // batch == k] - k * batch).tolist() for k in range(len(rollouts))]
+    merged = rollouts[0] if len(rollouts) == 1 else merge(rollouts, chosen, share)
+    sampled = [t for r in rollouts for t in r.trajectories]
+    left_out = ~teaches[order // rules.size]
+    return Collected(*_parts(merged), np.concatenate(scores)[order], left_out, sampled, np.concatenate(finals), refused)
+
+
+def _parts(rollout: Rollout) -> tuple[list[Trajectory], Array | None, tuple[ImageBatch, ...] | None]:
+    return rollout.trajectories, rollout.features, rollout.images
 
 
 def final_rewards(trajectories: Sequence[Trajectory], scores: np.ndarray, *, unrepaired: bool) -> np.ndarray:
