@@ -142,6 +142,24 @@ def test_an_rl_job_of_two_processes_goes_on_as_one(jobs, tmp_path):
         assert before["question"] == after["question"] and before["tokens"] == after["tokens"]
 
 
+def test_dynamic_sampling_and_replay_in_two_processes(jobs, tmp_path):
+    """Each fills its own prompts, as often as the one that misses most; rows read the right place of a table of both.
+
+    That they do shows in log-probs, which the trainer computes anew from that table: fresh and replayed.
+    """
+    config = tmp_path / "short.py"
+    config.write_text(RFT)
+    fields = {"rollout__dynamic_batches": 1, "rollout__replay_ratio": 0.5, "rollout__prompts": 4, "total_steps": 5}
+    processes = jobs.start_two(config, tmp_path / "two", **fields)
+    outputs = outputs_of(processes)
+    assert [p.returncode for p in processes] == [0, 0], outputs
+    records = lines(tmp_path / "two" / "metrics.jsonl")
+    assert len(records) == 5 and max(r["rollout/sampled"] for r in records) > 8
+    for record in records:
+        assert record["rollout/sampled"] % 8 == 0 and record["sampler_trainer_logprob_diff/max"] < 1e-4
+    assert any(record["replay_share"] for record in records)
+
+
 ALONE = """
 import sys
 import jax.numpy as jnp
