@@ -2,6 +2,7 @@
 
 import functools
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -106,6 +107,18 @@ def test_a_killed_command_goes_on_without_duplicates(tmp_path):
     main(arguments)
     ids = [json.loads(line)["sample_id"] for line in (out / "cota.jsonl").read_text().splitlines()]
     assert len(ids) == len(set(ids)) == 300 and not (out / "shards").exists() and (out / "report.md").exists()
+
+
+def test_ctrl_c_between_two_shards_leaves_no_worker(tmp_path, monkeypatch):
+    """There the workers' pool is not the one that is interrupted."""
+
+    def interrupted(self, count):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dataset.Progress, "update", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="0 samples are kept; the same command goes on"):
+        main(["generate", "--num_samples=3000", "--no_ocr", "--workers=2", f"--out={tmp_path / 'data'}"])
+    assert multiprocessing.active_children() == []
 
 
 def test_ctrl_c_ends_at_once_and_says_what_is_kept(tmp_path):

@@ -9,6 +9,7 @@ A shard's samples appear by a rename after its pictures are written, so a kill c
 else. Nothing depends on the number of processes.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import fcntl
@@ -20,7 +21,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -186,16 +187,18 @@ def build(job: Job, date: str, *, workers: int) -> Made | None:
         found = sum(map(job.size_of, whole))
         with Progress(job.num_samples, label="generate, samples", initial=found) as progress:
             try:
-                for count, reasons in generate(job, whole, folder.date, workers=workers):
-                    given_up += reasons
-                    progress.update(count)
+                # Closed at once: Ctrl-C may come while the loop's body runs and the workers go on.
+                with contextlib.closing(generate(job, whole, folder.date, workers=workers)) as made:
+                    for count, reasons in made:
+                        given_up += reasons
+                        progress.update(count)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"{progress.done} samples are kept; the same command goes on") from None
         folder.join()
     return Made(job.num_samples - found, found, time.monotonic() - start, given_up)
 
 
-def generate(job: Job, whole: set[int], date: str, *, workers: int) -> Iterator[tuple[int, Counter[str]]]:
+def generate(job: Job, whole: set[int], date: str, *, workers: int) -> Generator[tuple[int, Counter[str]], None, None]:
     """Makes the shards beside those that are `whole`; yields (samples, why scenes were given up) of each as it is done.
 
     Raises UserError where a worker process dies.
