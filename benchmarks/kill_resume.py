@@ -32,6 +32,18 @@ def command(workdir: Path, overrides: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "pixelis_jax.main", f"--config={CONFIG}", f"--workdir={workdir}", *overrides]
 
 
+def log_of(workdir: Path) -> Path:
+    """What all starts on a workdir print."""
+    return workdir.with_suffix(".log")
+
+
+def run_to_end(workdir: Path, overrides: Sequence[str]) -> None:
+    """The job, undisturbed. Raises UserError where it fails."""
+    with log_of(workdir).open("ab") as log:
+        code = subprocess.run(command(workdir, overrides), stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    _check_code(code, workdir)
+
+
 def being_written(workdir: Path) -> bool:
     """Whether a checkpoint is half-written now."""
     folders = [p for p in (workdir / "checkpoints").glob("*") if p.is_dir()]
@@ -49,7 +61,7 @@ def kill_once(workdir: Path, overrides: Sequence[str], draw: random.Random, *, w
     With `writing` the moment is one at which a checkpoint is half-written. Raises UserError where the job fails.
     """
     before = last_step(workdir)
-    with (workdir.parent / "killed.log").open("ab") as log:
+    with log_of(workdir).open("ab") as log:
         process = subprocess.Popen(command(workdir, overrides), stdout=log, stderr=subprocess.STDOUT)
         try:
             end = time.monotonic() + LIMIT_S
@@ -71,9 +83,13 @@ def kill_once(workdir: Path, overrides: Sequence[str], draw: random.Random, *, w
         finally:
             process.kill()
             process.wait()
-    if process.returncode:
-        raise UserError(f"the job failed with {process.returncode}; see {workdir.parent / 'killed.log'}")
+    _check_code(process.returncode, workdir)
     return None
+
+
+def _check_code(code: int, workdir: Path) -> None:
+    if code:
+        raise UserError(f"the job on {workdir} failed with {code}; see {log_of(workdir)}")
 
 
 def _check(end: float) -> None:
@@ -101,8 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(f"{args.out} is there already; name another --out")
     args.out.mkdir(parents=True)
     straight, killed = args.out / "straight", args.out / "killed"
-    with (args.out / "straight.log").open("wb") as log:
-        subprocess.run(command(straight, overrides), stdout=log, stderr=subprocess.STDOUT, check=True)
+    run_to_end(straight, overrides)
     draw, half_written = random.Random(args.seed), 0
     with Progress(args.kills, label="kills") as bar:
         for number in range(args.kills):
@@ -112,8 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             half_written += "half" in how
             print(f"kill {number + 1}: {how}", flush=True)
             bar.update()
-    with (args.out / "killed.log").open("ab") as log:
-        subprocess.run(command(killed, overrides), stdout=log, stderr=subprocess.STDOUT, check=True)
+    run_to_end(killed, overrides)
     wrong = [name for name in COMPARED if (straight / name).read_bytes() != (killed / name).read_bytes()]
     print(f"{bar.done} kills, {half_written} while a checkpoint was half-written; {len(COMPARED)} files compared")
     if wrong:

@@ -97,39 +97,39 @@ def write_settings(directory: Path, config: Mapping[str, Any], *, origin: str, b
 def _from_workdir(directory: Path, step: int | None, base_name: str | None) -> Trained:
     run = read_run(directory / RUN)
     config = run["config"]
-    kept = directory / "adapter"
-    if step is None and (directory / FINISHED).is_file() and (kept / peft.CONFIG).is_file():
-        return _from_finished(directory, kept, run, base_name)
+    kept, name = directory / "adapter", base_name or config["model"]["name"]
+    finished = step is None and (directory / FINISHED).is_file() and (kept / peft.CONFIG).is_file()
+    if not finished:
+        saved, origin = _last_saved(directory, step, config)
+    _check_base(directory, name, run["hashes"].get("model"), trained_on=config["model"]["name"])
+    if finished:  # what the run ended with need not be that of its last step
+        saved, lora = peft.load(kept, _abstract(name))
+        origin = f"the result of {directory.name}"
+    else:
+        lora = LoraConfig(**config["lora"] | {"targets": tuple(config["lora"]["targets"])})
+    if quantize := config["model"].get("quantize"):
+        origin += f", which was trained over {quantize} weights"
+    return Trained(saved, lora, name, _sections(config, directory / RUN), origin)
+
+
+def _last_saved(directory: Path, step: int | None, config: Mapping[str, Any]) -> tuple[PyTree, str]:
+    """(adapter of a checkpoint, where it is from). UserError where there is none, or it holds no adapter."""
     with Checkpoints(directory) as checkpoints:
         restored = checkpoints.restore_part("trainable", step)
     if restored is None:
+        kept = directory / "adapter"
         remedy = f"its last adapter is {kept}" if kept.is_dir() else "let the run reach its first one"
         raise UserError(f"{directory} has no whole checkpoint; {remedy}")
     if "lora" not in restored[1] or "lora" not in config:
         model = directory / "model"
         remedy = f"its model is --model={model}" if model.is_dir() else "give the workdir of a LoRA run"
         raise UserError(f"{directory} holds no adapter (job {config.get('job')!r}); {remedy}")
-    lora = LoraConfig(**config["lora"] | {"targets": tuple(config["lora"]["targets"])})
-    name = base_name or config["model"]["name"]
-    _check_base(directory, name, run["hashes"].get("model"), trained_on=config["model"]["name"])
-    adapter = jax.tree.map(jnp.asarray, restored[1]["lora"])
-    origin = f"step {restored[0]} of {directory.name}"
-    if quantize := config["model"].get("quantize"):
-        origin += f", which was trained over {quantize} weights"
-    return Trained(adapter, lora, name, _sections(config, directory / RUN), origin)
+    return jax.tree.map(jnp.asarray, restored[1]["lora"]), f"step {restored[0]} of {directory.name}"
 
 
-def _from_finished(directory: Path, kept: Path, run: Mapping[str, Any], base_name: str | None) -> Trained:
-    """The adapter that a finished run ended with, which need not be that of its last step."""
-    config = run["config"]
-    name = base_name or config["model"]["name"]
-    _check_base(directory, name, run["hashes"].get("model"), trained_on=config["model"]["name"])
-    base = policy.resolve(name)
-    adapter, lora = peft.load(kept, policy.abstract_params(VLM(families.from_json(base / "config.json"))))
-    origin = f"the result of {directory.name}"
-    if quantize := config["model"].get("quantize"):
-        origin += f", which was trained over {quantize} weights"
-    return Trained(adapter, lora, name, _sections(config, directory / RUN), origin)
+def _abstract(name: str) -> PyTree:
+    """Shapes of a model's parameters."""
+    return policy.abstract_params(VLM(families.from_json(policy.resolve(name) / "config.json")))
 
 
 def _from_peft(directory: Path, base_name: str | None, moved: bool) -> Trained:
@@ -148,8 +148,7 @@ def _from_peft(directory: Path, base_name: str | None, moved: bool) -> Trained:
             f" both are one model, base_model_name_or_path in {directory / peft.CONFIG} to {name!r}"
         )
     base = policy.resolve(name)
-    model = VLM(families.from_json(base / "config.json"))
-    adapter, lora = peft.load(directory, policy.abstract_params(model))
+    adapter, lora = peft.load(directory, _abstract(name))
     return Trained(adapter, lora, name, settings_of(directory) or settings_of(base), "a PEFT folder")
 
 

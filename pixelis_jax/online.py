@@ -15,16 +15,16 @@ from pixelis_jax import assembly, curriculum, hosts, parallel, train_step
 from pixelis_jax.algorithms.agreement import NAME, sampler_trainer_difference
 from pixelis_jax.data.demonstrations import look_tokens
 from pixelis_jax.data.pixelsearch.questions import make_task
+from pixelis_jax.dynamic import Collected, GroupRules, collect
 from pixelis_jax.evaluation import Outcome, outcomes_of
 from pixelis_jax.metrics import alerts, trajectories, windows
 from pixelis_jax.models import lora as loras
 from pixelis_jax.models.rows import bucket
 from pixelis_jax.rollout import Rollout, Sampler
 from pixelis_jax.rollout.collate import padded_length, trajectory_batch
-from pixelis_jax.rollout.dynamic import Collected, GroupRules, collect
 from pixelis_jax.runtime import Host, Run
 from pixelis_jax.train_step import RLStep, RowNumbers, TrainState
-from pixelis_jax.types import Task, Trajectory, TrajectoryBatch, UserError
+from pixelis_jax.types import Task, TrajectoryBatch, UserError
 
 PyTree = Any
 # (mean, max) of |sampler - trainer| log-prob above which the correction is switched on; ten times that stops the run.
@@ -143,15 +143,12 @@ class Online:
             asked = self.fresh_tasks(step, attempt) if attempt else tasks
             return self.sampler(asked, lora=lora, seed=self.config.seed, step=step)
 
-        def score(rows: Sequence[Trajectory]) -> tuple[np.ndarray, int]:
-            return self.reward(rows), self.reward.refused
-
         rules = GroupRules(
             cfg.group_size,
             excluded=assembly.excluded_statuses(self.config),
             unrepaired=self.config.rewards.unrepaired_rule,
         )
-        return collect(ask, score, rules, further=cfg.dynamic_batches, share=self.share)
+        return collect(ask, self.reward, rules, further=cfg.dynamic_batches, share=self.share)
 
     def fresh_tasks(self, step: int, attempt: int) -> list[Task]:
         """Training prompts of this process that no step has in its own batch, a pure function of the arguments."""

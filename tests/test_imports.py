@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pixelis_jax"
 LEVELS = (
-    ("types", "masked", "update"),
+    ("types", "masked", "update", "functions"),
     ("metrics", "cli"),
     ("parallel", "hosts"),
     ("models",),
@@ -17,7 +17,18 @@ LEVELS = (
     ("rewards",),
     ("algorithms",),
     ("curriculum",),
-    ("checkpoints", "config", "workdir", "adapters", "evaluation", "held_out", "tiny", "reading", "train_step"),
+    (
+        "checkpoints",
+        "config",
+        "workdir",
+        "adapters",
+        "evaluation",
+        "held_out",
+        "tiny",
+        "reading",
+        "train_step",
+        "dynamic",
+    ),
     ("assembly", "limits", "runtime", "offline", "online", "programs", "sft", "summary"),
     ("train",),
     ("main", "cota", "export", "plan", "predict", "analyze"),

@@ -117,7 +117,7 @@ def test_formulas_name_real_functions_fields_and_sources() -> None:
     text = (ROOT / "docs" / "algorithms.md").read_text()
     modules = {p.stem: p.read_text() for name in ("algorithms", "rewards") for p in (PACKAGE / name).glob("*.py")}
     modules |= {name: (PACKAGE / "models" / f"{name}.py").read_text() for name in ("lora", "head")}
-    modules["dynamic"] = (PACKAGE / "rollout" / "dynamic.py").read_text()
+    modules["dynamic"] = (PACKAGE / "dynamic.py").read_text()
     rft = configs.flatten(configs.load("configs/rft.py"))
     for module, name in re.findall(r"`(\w+)\.(\w+)`", text):
         known = module in modules and f"def {name}(" in modules[module]

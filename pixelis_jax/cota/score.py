@@ -1,7 +1,6 @@
 """`python -m pixelis_jax.cota score`: difficulty scores, the categories simple, medium and hard, and a report."""
 
 import argparse
-import importlib
 import numbers
 import sys
 from collections.abc import Callable
@@ -46,18 +45,10 @@ def run(args: argparse.Namespace) -> int:
 
 def load_scorer(name: str) -> Callable[["Sample"], float]:
     """The function that `package.module:function` names, its results checked. Raises UserError where there is none."""
+    from pixelis_jax.functions import named, told
     from pixelis_jax.types import UserError
 
-    module_name, _, function_name = name.partition(":")
-    if not (module_name and function_name):
-        raise UserError(f"--scorer={name} must be written package.module:function")
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever the user's module does
-        raise UserError(f"--scorer={name}: module {module_name} can't be imported ({_told(error)})") from error
-    function = vars(module).get(function_name)
-    if not callable(function):
-        raise UserError(f"--scorer={name}: {module_name} has no function {function_name}")
+    function = named(name, option="--scorer")
 
     def checked(sample: "Sample") -> float:
         where = f"--scorer={name}: sample {sample.sample_id!a:.60}"
@@ -66,14 +57,10 @@ def load_scorer(name: str) -> Callable[["Sample"], float]:
         except MemoryError:
             raise
         except Exception as error:
-            raise UserError(f"{where}: it raised {_told(error)}") from error
+            raise UserError(f"{where}: it raised {told(error)}") from error
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if not (is_number and 0 <= value <= 1):  # NaN is in no interval
             raise UserError(f"{where}: it gave {value!r:.60}; give a number from 0 to 1")
         return float(value)
 
     return checked
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:200]

@@ -3,7 +3,6 @@
 A trained reward model is to be one more `TaskReward`: from whole trajectories to one number each.
 """
 
-import importlib
 import inspect
 import math
 from collections import Counter
@@ -11,7 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from absl import logging
 
+from pixelis_jax.functions import named, told
 from pixelis_jax.rewards.verifiers import normalise, verify
 from pixelis_jax.types import Task, Trajectory, Turn, UserError
 
@@ -95,8 +96,8 @@ class UserFunction:
 
     def __init__(self, name: str) -> None:
         """Raises UserError for a name that is no function, or one with a parameter that nothing can fill."""
-        self.name, self.refused = f"rewards.function {name!r}", 0
-        self.function = load(name)
+        self.name, self.refused, self._warned = f"rewards.function {name!r}", 0, False
+        self.function = named(name, option="rewards.function")
         self.columns = _columns(self.function, self.name)
 
     def check(self, task: Task) -> None:
@@ -104,24 +105,27 @@ class UserFunction:
         asked = [_imagined(task, task.answer), _imagined(task, "")]
         try:
             found = self._call(asked)
-        except Exception as error:
-            raise UserError(
-                f"{self.name} fails on the first training prompt ({type(error).__name__}: {error})"
-            ) from error
+        except (Exception, SystemExit) as error:
+            raise UserError(f"{self.name} fails on the first training prompt ({told(error)})") from error
         _check_length(found, asked, self.name)
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
         """Where the call raises, rows are asked one by one; those that raise again, or give no number, are refused.
 
-        Raises UserError for a result of another length.
+        Why is logged the first time. Raises UserError for a result of another length.
         """
         try:
             found = self._call(trajectories)
-        except Exception:  # whatever a user's function raises: the rows say which of them it is about
+        except (Exception, SystemExit):  # whatever a user's function raises: the rows say which of them it is about
             found = [self._one(t) for t in trajectories]
         _check_length(found, trajectories, self.name)
         values = np.array([_number(value) for value in found], np.float32)
-        self.refused = sum(value is not None and math.isnan(v) for value, v in zip(found, values, strict=True))
+        bad = [value for value, v in zip(found, values, strict=True) if value is not None and math.isnan(v)]
+        self.refused = len(bad)
+        if bad and not self._warned:
+            self._warned = True
+            why = f"it raised {told(bad[0])}" if isinstance(bad[0], BaseException) else f"it gave {bad[0]!r:.60}"
+            logging.warning("%s: %s; such rows are left out, see skipped/reward in metrics.jsonl", self.name, why)
         return values
 
     def _call(self, trajectories: Sequence[Trajectory]) -> list[Any]:
@@ -132,29 +136,14 @@ class UserFunction:
     def _one(self, trajectory: Trajectory) -> Any:
         try:
             (found,) = self._call([trajectory])
-        except Exception:  # counted by the caller, as any value that is no number
-            return math.nan
+        except (Exception, SystemExit) as error:  # counted by the caller, as any value that is no number
+            return error
         return found
 
 
 def success_of(task: Task, answer: str | None) -> float:
     """The verifier's score; 0 without an answer."""
     return 0.0 if answer is None else verify(task, answer)
-
-
-def load(name: str) -> RewardFunction:
-    """The function that `package.module:function` names. Raises UserError where there is none."""
-    module_name, _, function_name = name.partition(":")
-    if not (module_name and function_name):
-        raise UserError(f"reward function '{name}' must be written package.module:function")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a module of the user's may fail in any way
-        raise UserError(f"reward function '{name}': module '{module_name}' can't be imported ({error})") from error
-    function = vars(module).get(function_name)
-    if not callable(function):
-        raise UserError(f"reward function '{name}': '{module_name}' has no function '{function_name}'")
-    return function
 
 
 def _columns(function: RewardFunction, name: str) -> list[str]:

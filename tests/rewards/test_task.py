@@ -77,6 +77,21 @@ def test_a_row_that_raises_or_gives_no_number_is_refused_alone_and_counted():
     assert made([dialogue("7")]).tolist() == [1] and made.refused == 0
 
 
+def leaves(prompts, completions, answers):
+    if len(answers) > 2 or "bad" in answers:
+        raise SystemExit(3)
+    return [1.0] * len(answers)
+
+
+def test_why_a_row_is_refused_is_logged_once(caplog):
+    """Leaving the process is an error like any other."""
+    made = function("leaves")
+    for _ in range(2):
+        assert np.isnan(made([dialogue("7"), dialogue("bad"), dialogue("8")])).tolist() == [False, True, False]
+    (record,) = [r.getMessage() for r in caplog.records if "rewards.function" in r.getMessage()]
+    assert "it raised SystemExit: 3; such rows are left out, see skipped/reward" in record
+
+
 @pytest.mark.parametrize("value", ["x", float("inf"), [1.0], np.float64("nan"), {}])
 def test_what_is_no_finite_number_is_refused(value, monkeypatch):
     made = function("by_length")
@@ -114,8 +129,8 @@ def test_what_can_be_known_is_known_before_the_first_rollout(name, message):
     [
         ("statistics.mean", "must be written package.module:function"),
         ("no_such_module_here:f", "can't be imported"),
-        ("statistics:meen", "has no function 'meen'"),
-        ("math:pi", "has no function 'pi'"),
+        ("statistics:meen", "has no function meen"),
+        ("math:pi", "has no function pi"),
         (f"{__name__}:unknown", "takes 'colour', which is unknown; beside prompts and completions there are answers"),
     ],
 )

@@ -15,10 +15,10 @@ from scripted import ANSWER, LOOK, Script
 
 from pixelis_jax import parallel
 from pixelis_jax.config import load
+from pixelis_jax.dynamic import collected
 from pixelis_jax.models import lora
 from pixelis_jax.online import Online
 from pixelis_jax.rewards.task import Verified
-from pixelis_jax.rollout.dynamic import collected
 from pixelis_jax.train_step import RLStep
 
 CONFIG = lora.LoraConfig(2, 2.0, ("visual/blocks_.*/(qkv|down_proj)", "visual/merger_mlp_0", "layers_1/mlp/up_proj"))

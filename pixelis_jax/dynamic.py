@@ -12,10 +12,10 @@ import numpy as np
 from jax import Array
 
 from pixelis_jax import hosts
+from pixelis_jax.rewards.groups import UNIFORM_RANGE
+from pixelis_jax.rewards.task import TaskReward
 from pixelis_jax.rollout.sample import Rollout
 from pixelis_jax.types import ImageBatch, Trajectory
-
-UNIFORM = 1e-6  # rewards of a group that differ by less are equal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,33 +47,31 @@ def collected(rollout: Rollout, scores: np.ndarray, *, refused: int = 0, earned:
     return Collected(*_parts(rollout), scores, np.zeros(len(rows), bool), rows, earned, refused)
 
 
-# rows -> (f32[B] what each earns, how many of them no number could be had for)
-Score = Callable[[Sequence[Trajectory]], tuple[np.ndarray, int]]
-
-
 def collect(
-    ask: Callable[[int], Rollout], score: Score, rules: GroupRules, *, further: int, share: hosts.Share
+    ask: Callable[[int], Rollout], reward: TaskReward, rules: GroupRules, *, further: int, share: hosts.Share
 ) -> Collected:
     """The batch of `ask(0)`; with `further` above 0, groups that teach nothing are replaced by those of ask(1), ...
 
     At most `further` batches are asked for. Where groups are still missing then, uniform ones stay and are left out.
     Every process calls this with its own rows, and as often as the one that misses most.
     """
+    if not further:
+        only = ask(0)
+        scores = reward(only.trajectories)
+        finals = final_rewards(only.trajectories, scores, unrepaired=rules.unrepaired)
+        return collected(only, scores, refused=reward.refused, earned=finals)
     rollouts: list[Rollout] = []
-    scores, finals, good = [], [], []
+    all_scores, all_finals, good = [], [], []
     refused, missing = 0, 1
     while missing and len(rollouts) <= further:
         rollouts.append(ask(len(rollouts)))
         rows = rollouts[-1].trajectories
-        earned, without = score(rows)
-        scores.append(earned)
-        refused += without
-        finals.append(final_rewards(rows, scores[-1], unrepaired=rules.unrepaired))
-        good.append(informative(rows, finals[-1], group_size=rules.size, excluded=rules.excluded))
+        all_scores.append(reward(rows))
+        refused += reward.refused
+        all_finals.append(final_rewards(rows, all_scores[-1], unrepaired=rules.unrepaired))
+        good.append(informative(rows, all_finals[-1], group_size=rules.size, excluded=rules.excluded))
         wanted = len(good[0])
         (missing,) = hosts.largest(max(0, wanted - int(np.concatenate(good).sum())))
-    if not further:
-        return collected(rollouts[0], scores[0], refused=refused, earned=finals[0])
     teaches = np.concatenate(good)
     groups = np.sort(np.argsort(~teaches, kind="stable")[:wanted])  # the first that teach, then the first of the others
     order = (groups[:, None] * rules.size + np.arange(rules.size)).ravel()
@@ -82,7 +80,8 @@ def collect(
     merged = rollouts[0] if len(rollouts) == 1 else merge(rollouts, chosen, share)
     sampled = [t for r in rollouts for t in r.trajectories]
     left_out = ~teaches[order // rules.size]
-    return Collected(*_parts(merged), np.concatenate(scores)[order], left_out, sampled, np.concatenate(finals), refused)
+    scores, finals = np.concatenate(all_scores)[order], np.concatenate(all_finals)
+    return Collected(*_parts(merged), scores, left_out, sampled, finals, refused)
 
 
 def _parts(rollout: Rollout) -> tuple[list[Trajectory], Array | None, tuple[ImageBatch, ...] | None]:
@@ -106,7 +105,7 @@ def informative(
     counted = np.array([t.status not in excluded for t in trajectories]) & np.isfinite(finals)
     low = np.where(counted, finals, np.inf).reshape(-1, group_size).min(axis=1)
     high = np.where(counted, finals, -np.inf).reshape(-1, group_size).max(axis=1)
-    return high - low >= UNIFORM
+    return high - low >= UNIFORM_RANGE
 
 
 def merge(rollouts: Sequence[Rollout], chosen: Sequence[Sequence[int]], share: hosts.Share) -> Rollout:
