@@ -17,15 +17,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from scipy import stats
 
-from pixelis_jax import assembly, limits
-from pixelis_jax import config as configs
+from benchmarks.jobs import checked_config, end_on_sigterm, last_line, log_of, started
+from pixelis_jax import assembly
 from pixelis_jax.cli import OK, run_cli
 from pixelis_jax.metrics.files import read_jsonl
 from pixelis_jax.metrics.progress import Progress
 from pixelis_jax.types import UserError
+from pixelis_jax.workdir import Workdir
 
 CONFIG = "configs/rft.py"
 LAST = 20  # steps at the end that a training metric is averaged over
@@ -63,19 +65,29 @@ TRAINING = {
 
 
 def measured(workdir: Path) -> dict[str, float]:
-    """Column -> value of one finished run."""
+    """Column -> value of one finished run. Raises UserError where a file of it is missing, damaged or cut."""
     try:
         summary = json.loads((workdir / "summary.json").read_text())
-        lines = read_jsonl(workdir / "metrics.jsonl")[-LAST:]
-        found = {column: float(summary[name]) for column, name in SUMMARY.items()}
+        lines = read_jsonl(workdir / "metrics.jsonl")
+        if not lines or lines[-1]["step"] != summary["steps"]:
+            raise ValueError(f"metrics.jsonl does not end with step {summary['steps']}")
+        found = {column: _number(summary, name) for column, name in SUMMARY.items()}
         for column, name in TRAINING.items():
-            values = [line[name] for line in lines if line.get(name) is not None]
+            values = [_number(line, name) for line in lines[-LAST:] if line.get(name) is not None]
             found[column] = mean(values) if values else math.nan
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{workdir} holds no finished RFT run ({error}); remove the folder and run this again"
+            f"{workdir} holds no finished RFT run ({type(error).__name__}: {error}); remove the folder and run this"
+            " again"
         ) from None
     return found
+
+
+def _number(record: Mapping[str, Any], name: str) -> float:
+    value = record[name]
+    if type(value) not in (int, float):
+        raise TypeError(f"{name} is {value!r:.40}")
+    return float(value)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -108,20 +120,47 @@ def _cell(values: Sequence[float], sign: str = "") -> str:
     return format(middle, f"{sign}.3f") + ("" if math.isnan(half) else f" ± {half:.3f}")
 
 
-def run(arm: str, seed: int, out: Path, overrides: Sequence[str]) -> Path:
-    """The finished run of an arm and a seed. Raises UserError, with the end of its log, where it fails."""
-    workdir = out / f"{arm}_{seed}"
-    if (workdir / "summary.json").is_file():
-        return workdir
-    command = [sys.executable, "-m", "pixelis_jax.main", f"--config={CONFIG}", f"--workdir={workdir}"]
-    command += [*ARMS[arm], *overrides, f"--config.seed={seed}"]
-    log = out / f"{arm}_{seed}.log"
-    with log.open("wb") as handle:
-        code = subprocess.run(command, stdout=handle, stderr=subprocess.STDOUT, check=False).returncode
-    if code or not (workdir / "summary.json").is_file():
-        last = log.read_text(errors="replace").strip().splitlines()[-1:]
-        raise UserError(f"{arm}, seed {seed}, did not finish (exit code {code}; {log}): {' '.join(last):.300}")
-    return workdir
+class Runs:
+    """The runs in a folder, of which those that are going end with this object's block."""
+
+    def __init__(self, out: Path, overrides: Sequence[str]) -> None:
+        self.out, self.overrides = out, overrides
+        self._going: set[subprocess.Popen[bytes]] = set()
+        self._over = False
+
+    def changes(self, arm: str, seed: int) -> list[str]:
+        """What a run changes in the config."""
+        return [*ARMS[arm], *self.overrides, f"--config.seed={seed}"]
+
+    def finished(self, arm: str, seed: int) -> bool:
+        """Whether a run has ended. Raises UserError where it is one of another config."""
+        return self.workdir(arm, seed).finished(checked_config(CONFIG, self.changes(arm, seed)))
+
+    def workdir(self, arm: str, seed: int) -> Workdir:
+        """Where a run stands."""
+        return Workdir(self.out / f"{arm}_{seed}")
+
+    def run(self, arm: str, seed: int) -> Path:
+        """The folder of a run that has ended. Raises UserError, with the end of its log, where it fails."""
+        path = self.workdir(arm, seed).path
+        if self._over or self.finished(arm, seed):
+            return path
+        with started(CONFIG, path, self.changes(arm, seed)) as process:
+            self._going.add(process)
+            if self._over:  # since the question above
+                process.terminate()
+            code = process.wait()
+            self._going.discard(process)
+        if code or not self.finished(arm, seed):
+            log = log_of(path)
+            raise UserError(f"{arm}, seed {seed}, did not finish (exit code {code}; {log}): {last_line(log)}")
+        return path
+
+    def end(self) -> None:
+        """Asks the runs that are going to end, and starts no further one."""
+        self._over = True
+        for process in list(self._going):
+            process.terminate()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -136,31 +175,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--arms", default=",".join(ARMS), help=f"some of {','.join(ARMS)}, the first is compared with")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default 1)")
     args, overrides = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
-    arms = args.arms.split(",")
+    arms = list(dict.fromkeys(args.arms.split(",")))
     for arm in arms:
         if arm not in ARMS:
             raise UserError(f"--arms: {arm!r} is unknown; use some of {', '.join(ARMS)}")
     if args.seeds < 1 or args.jobs < 1:
         raise UserError("--seeds and --jobs take a number from 1")
-    for arm in arms:
-        checked, rest = configs.from_argv([f"--config={CONFIG}", *ARMS[arm], *overrides])
-        limits.check(checked)
+    runs, work = Runs(args.out, overrides), [(arm, seed) for seed in range(args.seeds) for arm in arms]
+    for arm, seed in work:
+        checked = checked_config(CONFIG, runs.changes(arm, seed))
         assembly.rl_config(checked)
         assembly.reward_curriculum(checked)
-        if rest:
-            raise UserError(f"{rest[0]} is unknown; fields of the config are written --config.FIELD=VALUE")
+        runs.finished(arm, seed)  # of another config: known before hours of work
     args.out.mkdir(parents=True, exist_ok=True)
-    work = [(arm, seed) for seed in range(args.seeds) for arm in arms]
     done: dict[tuple[str, int], dict[str, float]] = {}
+    end_on_sigterm()
     with Progress(len(work), label="ablation, runs") as bar, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        started = {pool.submit(run, arm, seed, args.out, overrides): (arm, seed) for arm, seed in work}
+        futures = {pool.submit(runs.run, arm, seed): (arm, seed) for arm, seed in work}
         try:
-            for future in concurrent.futures.as_completed(started):
-                done[started[future]] = measured(future.result())
+            for future in concurrent.futures.as_completed(futures):
+                done[futures[future]] = measured(future.result())
                 write(args.out, arms, done)
                 bar.update()
         except BaseException:
             pool.shutdown(cancel_futures=True, wait=False)
+            runs.end()
             raise
     print((args.out / "table.md").read_text())
     return OK

@@ -10,14 +10,12 @@ end the files that must be the same to the last bit are compared.
 import argparse
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pixelis_jax import config as configs
-from pixelis_jax import limits
+from benchmarks.jobs import checked_config, end_on_sigterm, log_of, started
 from pixelis_jax.cli import OK, run_cli
 from pixelis_jax.metrics.progress import Progress
 from pixelis_jax.types import UserError
@@ -27,20 +25,10 @@ COMPARED = ("adapter/adapter_model.safetensors", "metrics.jsonl", "trajectories.
 LIMIT_S = 600.0  # of one start
 
 
-def command(workdir: Path, overrides: Sequence[str]) -> list[str]:
-    """What starts the job, and goes on with it."""
-    return [sys.executable, "-m", "pixelis_jax.main", f"--config={CONFIG}", f"--workdir={workdir}", *overrides]
-
-
-def log_of(workdir: Path) -> Path:
-    """What all starts on a workdir print."""
-    return workdir.with_suffix(".log")
-
-
 def run_to_end(workdir: Path, overrides: Sequence[str]) -> None:
     """The job, undisturbed. Raises UserError where it fails."""
-    with log_of(workdir).open("ab") as log:
-        code = subprocess.run(command(workdir, overrides), stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    with started(CONFIG, workdir, overrides) as process:
+        code = process.wait()
     _check_code(code, workdir)
 
 
@@ -61,28 +49,23 @@ def kill_once(workdir: Path, overrides: Sequence[str], draw: random.Random, *, w
     With `writing` the moment is one at which a checkpoint is half-written. Raises UserError where the job fails.
     """
     before = last_step(workdir)
-    with log_of(workdir).open("ab") as log:
-        process = subprocess.Popen(command(workdir, overrides), stdout=log, stderr=subprocess.STDOUT)
-        try:
-            end = time.monotonic() + LIMIT_S
-            wait_for = before + draw.randint(1, 2)
-            while process.poll() is None and last_step(workdir) < wait_for:
+    with started(CONFIG, workdir, overrides) as process:
+        end = time.monotonic() + LIMIT_S
+        wait_for = before + draw.randint(1, 2)
+        while process.poll() is None and last_step(workdir) < wait_for:
+            _check(end)
+            time.sleep(0.002)
+        if writing:
+            while process.poll() is None and not being_written(workdir):
                 _check(end)
-                time.sleep(0.002)
-            if writing:
-                while process.poll() is None and not being_written(workdir):
-                    _check(end)
-                time.sleep(draw.uniform(0.0, 0.02))
-            else:
-                time.sleep(draw.uniform(0.0, 1.0))
-            if process.poll() is None:
-                half = being_written(workdir)
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                return f"step {last_step(workdir)}" + (", a checkpoint half-written" if half else "")
-        finally:
-            process.kill()
+            time.sleep(draw.uniform(0.0, 0.02))
+        else:
+            time.sleep(draw.uniform(0.0, 1.0))
+        if process.poll() is None:
+            half = being_written(workdir)
+            process.send_signal(signal.SIGKILL)
             process.wait()
+            return f"step {last_step(workdir)}" + (", a checkpoint half-written" if half else "")
     _check_code(process.returncode, workdir)
     return None
 
@@ -109,13 +92,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the random moments (default 0)")
     args, more = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
     overrides = [f"--config.total_steps={2 * args.kills + 4}", "--config.checkpoint.every_steps=1", *more]
-    checked, rest = configs.from_argv([f"--config={CONFIG}", *overrides])
-    limits.check(checked)
-    if rest:
-        raise UserError(f"{rest[0]} is unknown; fields of the config are written --config.FIELD=VALUE")
+    checked_config(CONFIG, overrides)
     if args.out.exists():
         raise UserError(f"{args.out} is there already; name another --out")
     args.out.mkdir(parents=True)
+    end_on_sigterm()
     straight, killed = args.out / "straight", args.out / "killed"
     run_to_end(straight, overrides)
     draw, half_written = random.Random(args.seed), 0

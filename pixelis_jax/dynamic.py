@@ -30,6 +30,7 @@ class Collected(Rollout):
     sampled: list[Trajectory]
     earned: np.ndarray
     refused: int  # rows for which the reward function gave no number
+    uniform: tuple[int, int] = (0, 0)  # with dynamic sampling: groups that teach nothing, of all groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,8 @@ def collect(
     sampled = [t for r in rollouts for t in r.trajectories]
     left_out = ~teaches[order // rules.size]
     scores, finals = np.concatenate(all_scores)[order], np.concatenate(all_finals)
-    return Collected(*_parts(merged), scores, left_out, sampled, finals, refused)
+    uniform = (int(np.sum(~teaches)), len(teaches))
+    return Collected(*_parts(merged), scores, left_out, sampled, finals, refused, uniform)
 
 
 def _parts(rollout: Rollout) -> tuple[list[Trajectory], Array | None, tuple[ImageBatch, ...] | None]:

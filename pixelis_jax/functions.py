@@ -22,6 +22,17 @@ def named(name: str, *, option: str) -> Callable[..., Any]:
     return function
 
 
+def shown(value: Any) -> str:
+    """What a user's function gave, in at most 60 characters; its type where it can't be written."""
+    try:
+        return repr(value)[:60]
+    except Exception:  # a number of more digits than Python writes, or a `__repr__` of the user's own
+        return f"a value of type {type(value).__name__}"
+
+
 def told(error: BaseException) -> str:
     """Kind and message of an error of the user's own, on one short line."""
-    return f"{type(error).__name__}: {error}"[:200]
+    try:
+        return f"{type(error).__name__}: {error}"[:200]
+    except Exception:  # a `__str__` that fails too
+        return type(error).__name__

@@ -239,15 +239,19 @@ class Online:
             int(np.sum(rollout.earned >= threshold)),
             int(np.isfinite(rollout.earned).sum()),
             len(rollout.sampled),
+            *rollout.uniform,
         ]
-        cut, refused, left_out, right, applies, sampled = map(float, np.sum(hosts.gather(self.share, [counts]), axis=0))
+        totals = map(float, np.sum(hosts.gather(self.share, [counts]), axis=0))
+        cut, refused, left_out, right, applies, sampled, uniform, groups = totals
         scalars |= rollout_scalars(outcomes) | {"learning_rate": rate, "tool/nondeterministic": cut}
         scalars |= {"skipped/reward": refused}
-        if self.config.rollout.dynamic_batches:  # what is trained on is chosen: success is that of all dialogues
+        if self.config.rollout.dynamic_batches:  # what is trained on is chosen: these are of all dialogues
             scalars |= {
                 "success_rate": right / applies if applies else None,
                 "rapr": sum(o.calls > 0 for o in outcomes) / sampled,
+                "grpo/uniform_group_share": uniform / groups,
                 "skipped/uniform_rows": left_out,
+                "skipped/excluded_rows": (scalars["skipped/excluded_rows"] or 0.0) - left_out,
                 "rollout/sampled": sampled,
             }
         moved = windows.update(windows.from_json(host["windows"]), scalars)
@@ -283,7 +287,7 @@ class Online:
             why = f"none of {len(statuses)} dialogues came to an answer: {told}; {remedy}"
         else:
             why = "nothing was left to train, or the gradient is not finite; see skipped/ in metrics.jsonl"
-        run.say(f"step {step}: no update ({count} so far): {why}")
+        run.say(f"step {step}: no update ({count} left out so far): {why}")
 
     def keep_stage_adapter(self, run: Run, state: TrainState, host: Host, step: int) -> bool:
         """At a change of stage: say it, and keep the adapter that a finished stage ended with; so at the last step.

@@ -84,7 +84,7 @@ def _online_text(run: Run, s: dict[str, Any]) -> str:
 
 
 def _without(skipped: int) -> str:
-    return f" ({skipped} without an update)" if skipped else ""
+    return f" ({skipped} updates left out)" if skipped else ""
 
 
 def _example(run: Run) -> str:

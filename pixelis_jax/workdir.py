@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from pixelis_jax import hosts
 from pixelis_jax.checkpoints import MANIFEST
-from pixelis_jax.config import diff, to_json
+from pixelis_jax.config import diff, flatten, to_json
 from pixelis_jax.metrics.files import atomic_write, check_steps
 from pixelis_jax.metrics.writer import METRICS, PERF, TRAJECTORIES
 from pixelis_jax.types import UserError
@@ -157,6 +157,12 @@ class Workdir:
         """UserError, with the fields, where two runs (or the parts of them that are given) can't be one."""
         free = _free_fields(new["config"])
         changes = [c for c in diff(old["config"], new["config"]) if not _is_in(c.field, free)]
+        known = flatten(old["config"])
+        if changes and not any(c.field in known for c in changes):
+            raise UserError(
+                f"{self.path} holds a run of an earlier version, whose config has no"
+                f" {', '.join(c.field for c in changes)}; go on with that version, or start anew in another --workdir"
+            )
         rest = [{name: run[name] for name in ("seed", "hashes") if name in run} for run in (old, new)]
         changes += diff(*rest)
         if changes:

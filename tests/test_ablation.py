@@ -2,7 +2,11 @@
 
 import json
 import math
+import os
+import signal
 import subprocess
+import sys
+import time
 
 import pytest
 
@@ -10,14 +14,22 @@ from benchmarks import ablation
 from pixelis_jax import config as configs
 from pixelis_jax import limits
 from pixelis_jax.types import UserError
+from pixelis_jax.workdir import Workdir
+
+STEPS = "--config.total_steps=2"
 
 
-def finished(workdir, success, coherence=(0.1, 0.3)):
-    workdir.mkdir(parents=True)
-    (workdir / "summary.json").write_text(json.dumps({name: success for name in ablation.SUMMARY.values()}))
-    lines = [{"step": i, "success_rate": 0.5, "coherence": c, "tool/unrepaired_error_rate": 0.0} for i, c in
-             enumerate(coherence)]  # fmt: skip
-    (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+def finished(workdir, success, coherence=(0.1, 0.3), *, arm="base", seed=0):
+    """A run as `main.py` leaves it, with these results."""
+    config, _ = configs.from_argv([f"--config={ablation.CONFIG}", *ablation.ARMS[arm], f"--config.seed={seed}", STEPS])
+    with Workdir(workdir) as run:
+        run.begin(config, seed=seed, hashes={})
+        summary = {name: success for name in ablation.SUMMARY.values()} | {"steps": 2}
+        (workdir / "summary.json").write_text(json.dumps(summary))
+        lines = [{"step": i, "success_rate": 0.5, "coherence": c, "tool/unrepaired_error_rate": 0.0} for i, c in
+                 enumerate(coherence, 1)]  # fmt: skip
+        (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        run.mark_finished(2)
 
 
 def test_the_interval_by_hand():
@@ -36,9 +48,9 @@ def test_every_arm_is_a_config_that_runs():
 def test_finished_runs_are_kept_and_compared_seed_by_seed(tmp_path, capsys, monkeypatch):
     for arm, values in {"base": (0.5, 0.7), "coherence": (0.6, 0.8)}.items():
         for seed, value in enumerate(values):
-            finished(tmp_path / f"{arm}_{seed}", value)
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("a finished run was started"))
-    ablation.main([f"--out={tmp_path}", "--seeds=2", "--arms=base,coherence"])
+            finished(tmp_path / f"{arm}_{seed}", value, arm=arm, seed=seed)
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: pytest.fail("a finished run was started"))
+    ablation.main([f"--out={tmp_path}", "--seeds=2", "--arms=base,coherence,base", STEPS])
     rows = [line for line in (tmp_path / "table.md").read_text().splitlines() if line.startswith("| ")]
     half = 12.7062 * 0.2 / math.sqrt(2) / math.sqrt(2)  # t(.975, 1), deviation .2 / sqrt 2
     assert rows[1].startswith(f"| base | 2 | 0.600 ± {half:.3f} | ")
@@ -70,8 +82,43 @@ def test_bad_arguments_are_refused_before_the_first_run(tmp_path, arguments, mes
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_run_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("summary.json", "{}"),
+        ("summary.json", "[]"),
+        ("summary.json", '{"steps": 2, "success_after": true}'),
+        ("metrics.jsonl", ""),
+        ("metrics.jsonl", '{"step": 1}\n'),  # cut
+        ("metrics.jsonl", '{"step": 2, "success_rate": "x"}\n'),
+    ],
+)
+def test_a_damaged_run_is_named(tmp_path, name, content):
     finished(tmp_path / "base_0", 0.5)
-    (tmp_path / "base_0" / "summary.json").write_text("{}")
+    (tmp_path / "base_0" / name).write_text(content)
     with pytest.raises(UserError, match="base_0 holds no finished RFT run"):
-        ablation.main([f"--out={tmp_path}", "--seeds=1", "--arms=base"])
+        ablation.main([f"--out={tmp_path}", "--seeds=1", "--arms=base", STEPS])
+
+
+def test_a_run_of_another_config_is_not_taken(tmp_path):
+    """Before anything is started, though seed 0 is missing."""
+    finished(tmp_path / "base_1", 0.5, seed=1)
+    with pytest.raises(UserError, match=r"base_1 holds a run with another config \(sampling.temperature was 1.0"):
+        ablation.main([f"--out={tmp_path}", "--seeds=2", "--arms=base", STEPS, "--config.sampling.temperature=0.9"])
+    assert not (tmp_path / "base_0.log").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_runs_too(tmp_path, number):
+    """None goes on alone, and none is started after."""
+    command = [sys.executable, "-m", "benchmarks.ablation", f"--out={tmp_path}", "--seeds=2", "--arms=base", STEPS]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        while not (lock := tmp_path / "base_0" / "lock").exists() or not lock.read_text():
+            assert process.poll() is None
+            time.sleep(0.05)
+        child = int(lock.read_text().split()[1])
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+    assert not (tmp_path / "base_1").exists()

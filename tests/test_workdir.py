@@ -80,6 +80,21 @@ def test_a_changed_config_is_refused_with_all_changed_fields(tmp_path: Path) -> 
         assert (tmp_path / "run.json").read_bytes() == before
 
 
+def test_a_run_of_an_earlier_version_is_called_that(tmp_path: Path) -> None:
+    """The remedy "restore them" would be none: no field can be taken away."""
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(config(), seed=0, hashes=HASHES)
+        log_a_step(workdir)
+        newer = ConfigDict({**config().to_dict(), "a": {"b": 1}, "c": None})
+        with pytest.raises(
+            UserError, match=r"an earlier version, whose config has no a\.b, c; go on with"
+        ):
+            workdir.begin(newer, seed=0, hashes=HASHES)
+        newer.lr = 0.1
+        with pytest.raises(UserError, match=r"another config \(a\.b was None, now 1; c was None.*lr was 0\.001"):
+            workdir.begin(newer, seed=0, hashes=HASHES)
+
+
 def test_fields_that_change_no_result_may_change(tmp_path: Path) -> None:
     with Workdir(tmp_path) as workdir:
         workdir.begin(config(), seed=0, hashes=HASHES)

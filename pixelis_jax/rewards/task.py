@@ -12,12 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 from absl import logging
 
-from pixelis_jax.functions import named, told
+from pixelis_jax.functions import named, shown, told
 from pixelis_jax.rewards.verifiers import normalise, verify
 from pixelis_jax.types import Task, Trajectory, Turn, UserError
 
 # f(prompts, completions, **columns) -> one number, or None for "does not apply", a completion
 RewardFunction = Callable[..., Sequence[float | None]]
+LARGEST = 1e9  # a score beyond it is none: sums of rewards stay finite in f32
 # What a function may ask for beside prompts and completions, by the name of its parameter: one value a row.
 COLUMNS: dict[str, Callable[[Trajectory], Any]] = {
     "answers": lambda t: t.answer,  # str, None without one
@@ -26,7 +27,7 @@ COLUMNS: dict[str, Callable[[Trajectory], Any]] = {
     "task_types": lambda t: t.task.task_type,
     "statuses": lambda t: t.status,
     "calls": lambda t: [turn.call.name for turn in t.turns if turn.call is not None],
-    "images": lambda t: list(t.images),  # u8[height, width, 3] each, those of the tools too
+    "images": lambda t: [_locked(image) for image in t.images],  # u8[height, width, 3] each, those of the tools too
 }
 
 
@@ -108,6 +109,9 @@ class UserFunction:
         except (Exception, SystemExit) as error:
             raise UserError(f"{self.name} fails on the first training prompt ({told(error)})") from error
         _check_length(found, asked, self.name)
+        for value in found:
+            if value is not None and not isinstance(value, bool | int | float | np.number):
+                raise UserError(f"{self.name} gave {shown(value)} on the first training prompt; give numbers, or None")
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
         """Where the call raises, rows are asked one by one; those that raise again, or give no number, are refused.
@@ -124,7 +128,7 @@ class UserFunction:
         self.refused = len(bad)
         if bad and not self._warned:
             self._warned = True
-            why = f"it raised {told(bad[0])}" if isinstance(bad[0], BaseException) else f"it gave {bad[0]!r:.60}"
+            why = f"it raised {told(bad[0])}" if isinstance(bad[0], BaseException) else f"it gave {shown(bad[0])}"
             logging.warning("%s: %s; such rows are left out, see skipped/reward in metrics.jsonl", self.name, why)
         return values
 
@@ -169,9 +173,16 @@ def _check_length(found: Sequence[Any], asked: Sequence[Any], name: str) -> None
 
 
 def _number(value: Any) -> float:
-    """A finite number as it is, everything else as NaN."""
-    good = isinstance(value, bool | int | float | np.number) and math.isfinite(value)
+    """A number of at most `LARGEST` as it is, everything else as NaN."""
+    good = isinstance(value, bool | int | float | np.number) and -LARGEST <= value <= LARGEST  # and NaN is not
     return float(value) if good else math.nan
+
+
+def _locked(image: np.ndarray) -> np.ndarray:
+    """A view that can't be written to: the picture is shown to others after."""
+    view = image.view()
+    view.flags.writeable = False
+    return view
 
 
 def _imagined(task: Task, answer: str) -> Trajectory:

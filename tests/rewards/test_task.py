@@ -1,5 +1,7 @@
 """The task reward: verifiers, and a user's own function that may do anything."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -92,7 +94,28 @@ def test_why_a_row_is_refused_is_logged_once(caplog):
     assert "it raised SystemExit: 3; such rows are left out, see skipped/reward" in record
 
 
-@pytest.mark.parametrize("value", ["x", float("inf"), [1.0], np.float64("nan"), {}])
+class Silent:
+    """A value that can't be written."""
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x",
+        float("inf"),
+        [1.0],
+        np.float64("nan"),
+        {},
+        1e39,
+        -1e39,
+        10**400,
+        pytest.param(10**5000, id="10**5000"),
+        Silent(),
+    ],
+)
 def test_what_is_no_finite_number_is_refused(value, monkeypatch):
     made = function("by_length")
     monkeypatch.setattr(made, "function", lambda prompts, completions: [value])
@@ -104,6 +127,32 @@ def test_what_is_a_number(value, monkeypatch):
     made = function("by_length")
     monkeypatch.setattr(made, "function", lambda prompts, completions: [value])
     assert made([dialogue("7")]).tolist() == [1] and made.refused == 0
+
+
+@pytest.mark.parametrize("value", ["x", [1.0], Silent()])
+def test_a_function_that_gives_no_numbers_is_refused_before_the_first_rollout(value, monkeypatch):
+    made = function("by_length")
+    monkeypatch.setattr(made, "function", lambda prompts, completions: [None, value])
+    with pytest.raises(UserError, match="on the first training prompt; give numbers, or None"):
+        made.check(ASKED)
+
+
+def test_pictures_can_be_read_and_not_written():
+    """They are shown to others after."""
+    picture = np.zeros((28, 28, 3), np.uint8)
+    row = dataclasses.replace(dialogue("7"), images=(picture,))
+    assert function("by_pixel")([row]).tolist() == [0] and function("by_pixel").refused == 0
+    assert np.isnan(function("paints")([row])).all()
+    assert picture.max() == 0 and picture.flags.writeable
+
+
+def by_pixel(prompts, completions, images):
+    return [float(shown[0][0, 0, 0]) for shown in images]
+
+
+def paints(prompts, completions, images):
+    images[0][0][:] = 255
+    return [1.0]
 
 
 def test_another_length_stops():
