@@ -86,9 +86,7 @@ def test_a_run_of_an_earlier_version_is_called_that(tmp_path: Path) -> None:
         workdir.begin(config(), seed=0, hashes=HASHES)
         log_a_step(workdir)
         newer = ConfigDict({**config().to_dict(), "a": {"b": 1}, "c": None})
-        with pytest.raises(
-            UserError, match=r"an earlier version, whose config has no a\.b, c; go on with"
-        ):
+        with pytest.raises(UserError, match=r"an earlier version, whose config has no a\.b, c; go on with"):
             workdir.begin(newer, seed=0, hashes=HASHES)
         newer.lr = 0.1
         with pytest.raises(UserError, match=r"another config \(a\.b was None, now 1; c was None.*lr was 0\.001"):
