@@ -59,6 +59,7 @@ SUMMARY = {
 }
 TRAINING = {
     "success in training": "success_rate",
+    "turns": "rollout/turns/mean",
     "coherence": "coherence",
     "unrepaired errors": "tool/unrepaired_error_rate",
 }
