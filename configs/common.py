@@ -76,12 +76,21 @@ def sampling() -> ml_collections.ConfigDict:
     return group
 
 
+def questions() -> ml_collections.ConfigDict:
+    """What is asked."""
+    group = ml_collections.ConfigDict()
+    group.path = ""  # folder of `cota import` (or generate, score), whose questions are asked; "": PixelSearch
+    group.held_out_path = ""  # another such folder; "": a share of the pictures of path
+    group.held_out_share = 0.1  # of the pictures; all questions about one stay together
+    return group
+
+
 def evaluation(*, scenes: int) -> ml_collections.ConfigDict:
     """Held-out evaluation."""
     group = ml_collections.ConfigDict()
-    group.scenes = scenes  # held-out scenes, one question each
+    group.scenes = scenes  # held-out questions, of a scene each
     group.batch = 64  # dialogues at a time
-    group.kinds = ("digit", "text", "counting", "attribute")  # question kinds, drawn evenly
+    group.kinds = ("digit", "text", "counting", "attribute")  # question kinds of PixelSearch, drawn evenly
     group.modes = ("tools_on", "tools_off", "forced_direct", "forced_zoom", "greedy")  # for habit, pretrain and eval
     return group
 

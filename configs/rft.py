@@ -18,6 +18,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.total_steps = 60  # training steps, one rollout and one update each
     config.init_from = "pixelis-tiny-sft"  # adapter to start from: bundled name, PEFT directory or workdir; "": none
 
+    config.data = common.questions()
+
     config.rollout = ml_collections.ConfigDict()
     config.rollout.prompts = 8  # prompts a step
     config.rollout.group_size = 8  # samples a prompt
@@ -28,7 +30,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.rollout.replay_size = 100  # rows that are kept for that
     config.rollout.replay_alpha = 1.0  # drawn with P ~ |advantage|^alpha
     config.rollout.replay_max_age = 20  # steps until a row is too old
-    config.rollout.kinds = ("digit", "text")  # question kinds, drawn evenly
+    config.rollout.kinds = ("digit", "text")  # question kinds of PixelSearch, drawn evenly
 
     config.rewards = ml_collections.ConfigDict()
     config.rewards.norm = "none"  # none | group | running

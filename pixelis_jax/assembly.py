@@ -21,8 +21,9 @@ from pixelis_jax.config import to_json
 from pixelis_jax.curriculum import Curriculum
 from pixelis_jax.data.demonstrations import DemonstrationConfig
 from pixelis_jax.data.pixelsearch import assets
+from pixelis_jax.data.prompts import Prompts, Scenes, open_questions, prompt_tokens
 from pixelis_jax.data.synthesis.samples import SynthesisConfig
-from pixelis_jax.evaluation import EvalConfig, Evaluator
+from pixelis_jax.evaluation import Evaluator
 from pixelis_jax.limits import PATCH_AREA
 from pixelis_jax.metrics import windows
 from pixelis_jax.models import image_processor, peft
@@ -303,10 +304,27 @@ def rollout_config(config: ConfigDict, *, group_size: int = 1) -> RolloutConfig:
     )
 
 
-def make_evaluator(config: ConfigDict, policy: Policy) -> Evaluator:
+def make_prompts(config: ConfigDict, policy: Policy) -> Prompts:
+    """What is asked: PixelSearch's questions, or those of the folder `data.path`. Raises UserError for a bad folder."""
+    data, evaluation = config.get("data", {}), config.eval
+    if not data.get("path"):
+        kinds = tuple(config.rollout.kinds if config.job == "rft" else evaluation.kinds)
+        return Scenes(config.seed, kinds, tuple(evaluation.kinds), evaluation.scenes)
+    shown = schemas(tools_of(config))
+    return open_questions(
+        data.path,
+        data.held_out_path,
+        data.held_out_share,
+        seed=config.seed,
+        held_out_count=evaluation.scenes,
+        fits=lambda task: prompt_tokens(task, policy.processor, shown) < config.sampling.context_tokens,
+    )
+
+
+def make_evaluator(config: ConfigDict, policy: Policy, prompts: Prompts) -> Evaluator:
     """Held-out evaluation of the policy."""
-    where = EvalConfig(config.seed, config.eval.scenes, config.eval.batch, tuple(config.eval.kinds))
-    return Evaluator(policy, where, rollout_config(config), tools=tools_of(config))
+    settings = {"seed": config.seed, "batch": config.eval.batch, "tools": tools_of(config)}
+    return Evaluator(policy, prompts, rollout_config(config), **settings)
 
 
 def table_rows(config: ConfigDict, vision: VisionBase | None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pixelis_jax import hosts
-from pixelis_jax.data.pixelsearch.questions import make_task
+from pixelis_jax.data.prompts import Prompts
 from pixelis_jax.models.policy import Policy
 from pixelis_jax.rewards.task import success_of
 from pixelis_jax.rollout.engine import Engine, SamplingConfig
@@ -27,17 +27,6 @@ MODES: dict[str, dict[str, Any]] = {
     "forced_zoom": {"prefix": FORCED_ZOOM},
     "greedy": {"greedy": True},
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class EvalConfig:
-    """Held-out scenes at addresses (seed, "heldout", 0 .. scenes - 1); `kinds` as in `make_task`."""
-
-    seed: int
-    scenes: int = 512
-    batch: int = 64
-    kinds: tuple[str, ...] = ("digit", "text", "counting", "attribute")
-    split: str = "heldout"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,33 +89,38 @@ class Questions:
 
 
 class Evaluator:
-    """Evaluates adapters of one policy on PixelSearch scenes; compiled functions are shared between modes."""
+    """Evaluates adapters of one policy on held-out prompts; compiled functions are shared between modes."""
 
     def __init__(
-        self, policy: Policy, config: EvalConfig, rollout: RolloutConfig, *, tools: Mapping[str, Tool]
+        self,
+        policy: Policy,
+        prompts: Prompts,
+        rollout: RolloutConfig,
+        *,
+        seed: int,
+        batch: int,
+        tools: Mapping[str, Tool],
     ) -> None:
-        self.config = config
-        self.rollout = rollout
-        self.questions = Questions(policy, batch=config.batch, tools=tools)
+        self.prompts, self.rollout, self.seed = prompts, rollout, seed
+        self.questions = Questions(policy, batch=batch, tools=tools)
 
     def engine(self, sampling: SamplingConfig) -> Engine:
         """The compiled engine for a sampling configuration, made once."""
         return self.questions.engine(sampling)
 
     def __call__(self, mode: str, *, lora: PyTree | None, progress: Callable[[int], None] | None = None) -> EvalResult:
-        """Roll out all scenes once in `mode` (a key of MODES); `progress` hears of each batch, in scenes."""
+        """Ask all questions once in `mode` (a key of MODES); `progress` hears of each batch, in questions."""
         options = dict(MODES[mode])
         sampling = self.rollout.sampling
         if options.pop("greedy", False):
             sampling = dataclasses.replace(sampling, temperature=0.0)
         config = dataclasses.replace(self.rollout, sampling=sampling, group_size=1, **options)
-        cfg = self.config
         outcomes = self.questions.ask(
-            lambda i: make_task(cfg.seed, cfg.split, i, kinds=cfg.kinds),
-            cfg.scenes,
+            self.prompts.held_out,
+            self.prompts.held_out_count,
             config,
             lora=lora,
-            seed=cfg.seed,
+            seed=self.seed,
             progress=progress,
         )
         return summarise(outcomes)
@@ -213,6 +207,7 @@ def evaluate_modes(
     for mode in modes:
         result = evaluator(mode, lora=lora, progress=progress)
         kinds = ", ".join(f"{kind} {share:.2f}" for kind, (share, _) in result.by_kind.items())
-        say(f"{label}, {mode}: success {result.success:.3f} where a look is needed, rapr {result.rapr:.2f} ({kinds})")
+        counted = evaluator.prompts.counted
+        say(f"{label}, {mode}: success {result.success:.3f} {counted}, rapr {result.rapr:.2f} ({kinds})")
         results[mode] = result
     return results

@@ -1,6 +1,7 @@
 """The parts of an online RL job between the lines of `train.train_online`."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,10 @@ import numpy as np
 from jax import Array
 from ml_collections import ConfigDict
 
-from pixelis_jax import assembly, curriculum, hosts, parallel, train_step
+from pixelis_jax import assembly, curriculum, hosts, limits, parallel, train_step
 from pixelis_jax.algorithms.agreement import NAME, sampler_trainer_difference
 from pixelis_jax.data.demonstrations import look_tokens
-from pixelis_jax.data.pixelsearch.questions import make_task
+from pixelis_jax.data.prompts import SKIPPED, prompt_tokens
 from pixelis_jax.dynamic import Collected, GroupRules, collect
 from pixelis_jax.evaluation import Outcome, outcomes_of
 from pixelis_jax.metrics import alerts, trajectories, windows
@@ -46,14 +47,15 @@ class Online:
         self.schedule = assembly.make_schedule(config.optimizer, config.total_steps * self.updates)
         self.tx = assembly.make_optimizer(config.optimizer, self.schedule)
         self.step_fns = RLStep(self.policy.model, self.tx, self.rl_config)
-        self.evaluator = assembly.make_evaluator(config, self.policy)
+        self.questions = assembly.make_prompts(config, self.policy)
+        self.evaluator = assembly.make_evaluator(config, self.policy, self.questions)
         rollout = assembly.rollout_config(config, group_size=config.rollout.group_size)
         rollout = dataclasses.replace(rollout, tools_on=config.rollout.tools_on)
         engine = self.evaluator.engine(rollout.sampling)
         self.sampler = Sampler(self.policy, rollout, tools=assembly.tools_of(config), engine=engine)
         self.share = hosts.share(self.policy.mesh)
         self.reward = assembly.task_reward(config)
-        self.reward.check(make_task(config.seed, "train", 0, kinds=tuple(config.rollout.kinds)))
+        self.reward.check(self.questions.train(0))
         self._refuse_vision_adapter()
         self._prompts = self.share.of(config.rollout.prompts, "rollout.prompts")
         self._gated = False  # in this process
@@ -71,7 +73,7 @@ class Online:
     @property
     def hashes(self) -> dict[str, str]:
         """What the run reads besides its config, for `run.json`."""
-        return assembly.hashes(self.policy, self.start)
+        return assembly.hashes(self.policy, self.start) | self.questions.hashes
 
     @property
     def size(self) -> str:
@@ -83,18 +85,26 @@ class Online:
         return words
 
     def notes(self) -> list[str]:
-        """What does not divide by the mesh, and what leaves no room to look, in lines for the user."""
-        found = assembly.mesh_notes(self.config, self.policy)
-        kinds, seed = tuple(self.config.rollout.kinds), self.config.seed
-        tasks = (make_task(seed, "train", i, kinds=kinds) for i in range(16))
-        task = next((task for task in tasks if task.needs_look), None)
+        """What is asked, what does not divide by the mesh, and what leaves no room to look, in lines for the user."""
+        found = [*self.questions.notes(), *assembly.mesh_notes(self.config, self.policy)]
         context = self.config.sampling.context_tokens
-        if task is not None and (needed := look_tokens(task, self.policy.processor, self.sampler.schemas)) > context:
+        needed = self._look_tokens()
+        if needed > context:
             found.append(
                 f"sampling.context_tokens is {context}, and a dialogue that looks closer takes about {needed} tokens:"
                 " looks will end in an error; raise it"
             )
         return found
+
+    def _look_tokens(self) -> int:
+        """Tokens of a short dialogue that looks closer at one of the first prompts; 0 where none of them needs that."""
+        task = next((t for t in map(self.questions.train, range(16)) if t.needs_look), None)
+        if task is None:
+            return 0
+        if "target_box" in task.metadata:  # the oracle knows where
+            return look_tokens(task, self.policy.processor, self.sampler.schemas)
+        crop = math.ceil(assembly.budgets(self.config)[1].max_pixels / limits.PATCH_AREA)
+        return prompt_tokens(task, self.policy.processor, self.sampler.schemas) + crop
 
     # State ----------------------------------------------------------------------------------------------------------
     def first_state(self) -> TrainState:
@@ -122,12 +132,10 @@ class Online:
     # One step, in order ---------------------------------------------------------------------------------------------
     def prompts(self, start: int) -> Iterator[list[Task]]:
         """Prompts of this process from step `start` on: a pure function of (seed, step), rendered ahead by a thread."""
-        cfg = self.config.rollout
-        kinds = tuple(cfg.kinds)
+        count = self.config.rollout.prompts
 
         def tasks(step: int) -> list[Task]:
-            first = int(step) * cfg.prompts
-            return [make_task(self.config.seed, "train", first + i, kinds=kinds) for i in self._prompts]
+            return [self.questions.train(int(step) * count + i) for i in self._prompts]
 
         steps = grain.MapDataset.range(start, self.config.total_steps).map(tasks)
         yield from steps.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4))
@@ -154,8 +162,7 @@ class Online:
         """Training prompts of this process that no step has in its own batch, a pure function of the arguments."""
         cfg = self.config.rollout
         first = FRESH + (step * cfg.dynamic_batches + attempt) * cfg.prompts
-        kinds = tuple(cfg.kinds)
-        return [make_task(self.config.seed, "train", first + i, kinds=kinds) for i in self._prompts]
+        return [self.questions.train(first + i) for i in self._prompts]
 
     def verify(self, rollout: Collected) -> TrajectoryBatch:
         """Strings end here: answers are checked, calls become ids, rows go to the device."""
@@ -240,11 +247,12 @@ class Online:
             int(np.isfinite(rollout.earned).sum()),
             len(rollout.sampled),
             *rollout.uniform,
+            sum(t.task.metadata.get(SKIPPED, 0) for t in rollout.sampled if t.sample == 0),
         ]
         totals = map(float, np.sum(hosts.gather(self.share, [counts]), axis=0))
-        cut, refused, left_out, right, applies, sampled, uniform, groups = totals
+        cut, refused, left_out, right, applies, sampled, uniform, groups, unasked = totals
         scalars |= rollout_scalars(outcomes) | {"learning_rate": rate, "tool/nondeterministic": cut}
-        scalars |= {"skipped/reward": refused}
+        scalars |= {"skipped/reward": refused, "skipped/prompt": unasked}
         if self.config.rollout.dynamic_batches:  # what is trained on is chosen: these are of all dialogues
             scalars |= {
                 "success_rate": right / applies if applies else None,

@@ -14,7 +14,7 @@ from pixelis_jax import assembly, curriculum, hosts, parallel, train_step
 from pixelis_jax.curriculum import Curriculum, DifficultyRules
 from pixelis_jax.curriculum.presets import accuracy_in, accuracy_on
 from pixelis_jax.data import cota_batches, demonstrations, scoring
-from pixelis_jax.data.corpus import ALL, Corpus, Selection, open_corpora, open_corpus
+from pixelis_jax.data.corpus import ALL, Corpus, Selection, open_sides
 from pixelis_jax.data.cota_batches import Batches, Cursor, Encode, Step
 from pixelis_jax.data.dialogues import view_of
 from pixelis_jax.data.splits import METADATA
@@ -245,19 +245,11 @@ def open_data(config: ConfigDict, folder: Path) -> tuple[Corpus, Corpus]:
     """(training corpus, held-out corpus) of a config. Raises UserError where they can't be had."""
     data = config.data
     selection = Selection(tuple(data.sample_types), data.held_out_share, data.strict)
-    paths = folder, Path(data.held_out_path) if data.held_out_path else folder
-    if data.held_out_path:
-        training, held_out = (open_corpus(path, selection) for path in paths)
-    else:
-        training, apart = open_corpora(folder, selection)
-        if apart is None:
-            raise UserError("data.held_out_share is 0 and data.held_out_path is empty; set one of them")
-        held_out = apart
-    found = training, held_out
-    if found[0].categories != found[1].categories:
-        told = " and ".join(f"{path} has {', '.join(c.categories)}" for path, c in zip(paths, found, strict=True))
+    training, held_out = open_sides(folder, Path(data.held_out_path) if data.held_out_path else None, selection)
+    if training.categories != held_out.categories:
+        told = " and ".join(f"{c.name} has {', '.join(c.categories)}" for c in (training, held_out))
         raise UserError(f"categories differ: {told}; score both with `python -m pixelis_jax.cota score`")
-    return found
+    return training, held_out
 
 
 def difficulty_curriculum(config: ConfigDict, corpus: Corpus, held_out: Corpus) -> Curriculum:

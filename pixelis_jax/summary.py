@@ -25,8 +25,8 @@ def write_online_summary(run: Run, job: Online, state: TrainState, host: Host) -
     lora = state.trainable["lora"]
     job.save_adapter(run, state, "adapter")
     asked = {"base": (("tools_on",), None), "before": (_BEFORE, job.start), "after": (_AFTER, lora)}
-    scenes = job.config.eval.scenes * sum(len(modes) for modes, _ in asked.values())
-    with run.progress(scenes, "evaluation, scenes"):
+    questions = job.questions.held_out_count * sum(len(modes) for modes, _ in asked.values())
+    with run.progress(questions, "evaluation, questions"):
         results = {
             label: evaluate_modes(job.evaluator, modes, adapter, run.say, label=label, progress=counter(run))
             for label, (modes, adapter) in asked.items()
@@ -59,16 +59,15 @@ def write_online_summary(run: Run, job: Online, state: TrainState, host: Host) -
     }
     run.write("summary.json", summary)
     run.workdir.mark_finished(job.config.total_steps)
-    run.say(_online_text(run, summary))
+    run.say(_online_text(run, summary, job.questions.counted))
 
 
-def _online_text(run: Run, s: dict[str, Any]) -> str:
+def _online_text(run: Run, s: dict[str, Any], counted: str) -> str:
     changes = "; ".join(f"step {t['step']}: {t['source']} -> {t['target']} ({t['cause']})" for t in s["transitions"])
     return "\n".join(
         [
             "",
-            "Success on held-out questions that need a closer look:"
-            f" {s['success_before']:.2f} -> {s['success_after']:.2f}"
+            f"Success on held-out questions ({counted}): {s['success_before']:.2f} -> {s['success_after']:.2f}"
             f" (tools off {s['success_tools_off']:.2f}, forced direct {s['success_forced_direct']:.2f})",
             f"Greedy {s['success_greedy_before']:.2f} -> {s['success_greedy_after']:.2f};"
             f" with ZOOM forced {s['success_forced_zoom_before']:.2f} -> {s['success_forced_zoom_after']:.2f};"
@@ -145,7 +144,7 @@ def counter(run: Run) -> Callable[[int], None]:
 def write_offline_summary(run: Run, evaluator: Evaluator, lora: PyTree | None) -> None:
     """Evaluate what a supervised or evaluation job ended with; summary.json, and its lines for the user."""
     settings = run.config.eval
-    with run.progress(settings.scenes * len(settings.modes), "evaluation, scenes"):
+    with run.progress(evaluator.prompts.held_out_count * len(settings.modes), "evaluation, questions"):
         results = evaluate_modes(evaluator, settings.modes, lora, run.say, progress=counter(run))
     content = {mode: result.record() for mode, result in results.items()}
     summary = {

@@ -39,7 +39,8 @@ def train_offline(config: ConfigDict, workdir: Path) -> None:
             run.show({name: shown[name] for name in ("loss", "sft/answer_prob") if name in shown})
         if not run.stopped:
             policy, lora = job.keep(run, state)
-            write_offline_summary(run, assembly.make_evaluator(config, policy), lora)
+            prompts = assembly.make_prompts(config, policy)
+            write_offline_summary(run, assembly.make_evaluator(config, policy, prompts), lora)
 
 
 def train_sft(config: ConfigDict, workdir: Path) -> None:
@@ -109,11 +110,12 @@ def evaluate(config: ConfigDict, workdir: Path) -> None:
     """Held-out success of a model, or of a model with an adapter, in several modes."""
     policy = assembly.load_policy(config)
     adapter, origin = assembly.starting_adapter(config, policy)
-    with Run(config, workdir, hashes=assembly.hashes(policy, adapter)) as run:
+    prompts = assembly.make_prompts(config, policy)
+    with Run(config, workdir, hashes=assembly.hashes(policy, adapter) | prompts.hashes) as run:
         run.say(f"evaluating {config.model.name} with {origin}")
-        run.say_all(assembly.mesh_notes(config, policy))
+        run.say_all([*prompts.notes(), *assembly.mesh_notes(config, policy)])
         lora = adapter if config.init_from else None
-        write_offline_summary(run, assembly.make_evaluator(config, policy), lora)
+        write_offline_summary(run, assembly.make_evaluator(config, policy, prompts), lora)
 
 
 JOBS = {"pretrain": train_offline, "habit": train_offline, "sft": train_sft, "rft": train_online, "eval": evaluate}

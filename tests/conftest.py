@@ -2,11 +2,16 @@
 
 import dataclasses
 import os
+import signal
 
 import fast_compile
 
 # jax reads this when it starts.
 os.environ.setdefault("XLA_FLAGS", fast_compile.FLAGS)
+
+# A shell ignores Ctrl-C for what it starts in the background, and programs that a test starts would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the network for a model; the library reads this when it starts
 

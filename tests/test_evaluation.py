@@ -8,11 +8,11 @@ import pytest
 from one_tool import ZOOM
 
 from pixelis_jax import evaluation
+from pixelis_jax.data.prompts import Scenes
 from pixelis_jax.evaluation import (
     FORCED_DIRECT,
     FORCED_ZOOM,
     MODES,
-    EvalConfig,
     Evaluator,
     Outcome,
     evaluate_modes,
@@ -80,7 +80,8 @@ class Asked:
 def evaluator(small_policy, monkeypatch):
     monkeypatch.setattr(evaluation, "Sampler", Asked)
     monkeypatch.setattr(Asked, "calls", [])
-    return Evaluator(small_policy, EvalConfig(seed=4, scenes=5, batch=2), ROLLOUT, tools=ZOOM)
+    kinds = ("digit", "text", "counting", "attribute")
+    return Evaluator(small_policy, Scenes(4, kinds, kinds, 5), ROLLOUT, seed=4, batch=2, tools=ZOOM)
 
 
 def test_every_scene_counts_once_and_batches_have_one_shape(evaluator):

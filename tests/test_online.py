@@ -3,11 +3,13 @@
 import types
 
 import pytest
+from corpus_files import write_folder
 from one_tool import ZOOM
 
 from pixelis_jax import assembly, config
 from pixelis_jax.data.demonstrations import look_tokens
 from pixelis_jax.data.pixelsearch.questions import make_task
+from pixelis_jax.data.prompts import Scenes, open_questions, prompt_tokens
 from pixelis_jax.online import Online
 from pixelis_jax.tools.base import schemas
 
@@ -56,8 +58,8 @@ def test_a_step_without_an_update_says_why_but_not_every_time(statuses: tuple[st
 def test_a_context_in_which_no_look_ends_is_said(small_policy) -> None:
     processor = small_policy.processor
     sampler = types.SimpleNamespace(schemas=schemas(ZOOM))
-    made = job(policy=small_policy, sampler=sampler)
-    kinds = tuple(made.config.rollout.kinds)
+    kinds = tuple(job().config.rollout.kinds)
+    made = job(policy=small_policy, sampler=sampler, questions=Scenes(0, kinds, kinds, 1))
     task = next(t for t in (make_task(0, "train", i, kinds=kinds) for i in range(16)) if t.needs_look)
     needed = look_tokens(task, processor, sampler.schemas)
     made.config.sampling.context_tokens = needed
@@ -65,3 +67,15 @@ def test_a_context_in_which_no_look_ends_is_said(small_policy) -> None:
     made.config.sampling.context_tokens = needed - 1
     (note,) = made.notes()
     assert f"sampling.context_tokens is {needed - 1}" in note and f"takes about {needed} tokens" in note
+
+
+def test_a_context_without_room_for_a_crop_is_said_of_own_questions(small_policy, tmp_path) -> None:
+    """There no oracle knows a dialogue: a prompt and the largest crop, 16 tokens of 28 x 28 px, must have room."""
+    sampler = types.SimpleNamespace(schemas=schemas(ZOOM))
+    own = open_questions(str(write_folder(tmp_path / "own")), "", 0.3, seed=0, held_out_count=3, fits=lambda task: True)
+    made = job(policy=small_policy, sampler=sampler, questions=own)
+    needed = prompt_tokens(own.train(0), small_policy.processor, sampler.schemas) + 112 * 112 // 28**2
+    made.config.sampling.context_tokens = needed - 1
+    assert any(f"takes about {needed} tokens" in note for note in made.notes())
+    made.config.sampling.context_tokens = needed
+    assert not any("takes about" in note for note in made.notes())

@@ -137,6 +137,19 @@ def open_corpus(path: Path, selection: Selection) -> Corpus:
     return open_corpora(path, dataclasses.replace(selection, held_out_share=0.0))[0]
 
 
+def open_sides(path: Path, held_out_path: Path | None, selection: Selection) -> tuple[Corpus, Corpus]:
+    """(training, held out) samples: of two folders, or of one, of whose pictures a share is kept apart.
+
+    Raises UserError where one of them has no sample that can be used.
+    """
+    if held_out_path is not None:
+        return open_corpus(path, selection), open_corpus(held_out_path, selection)
+    training, held_out = open_corpora(path, selection)
+    if held_out is None:
+        raise UserError("data.held_out_share is 0 and data.held_out_path is empty; set one of them")
+    return training, held_out
+
+
 def open_corpora(path: Path, selection: Selection) -> tuple[Corpus, Corpus | None]:
     """(training, held out) samples of a folder, or of one file, in one pass; None without a held-out share.
 

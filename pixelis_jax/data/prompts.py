@@ -1,0 +1,180 @@
+"""What an RL job asks: prompts without end to train on, and held-out questions that measure it.
+
+Either are PixelSearch's, drawn when they are asked for, or a user's own: the questions of a folder of CoTA samples, as
+`cota import` makes it of RL prompts.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from absl import logging
+
+from pixelis_jax.data.corpus import Corpus, Selection, open_sides
+from pixelis_jax.data.cota import SAMPLE_TYPES
+from pixelis_jax.data.pixelsearch import assets
+from pixelis_jax.data.pixelsearch.questions import make_task
+from pixelis_jax.models.processor import Placed, Processor, Row
+from pixelis_jax.types import Task, UserError
+
+SKIPPED = "skipped"  # metadata of a task: questions before it that can't be asked, and that it stands in for
+Fits = Callable[[Task], bool]
+
+
+class Prompts(Protocol):
+    """Tasks by number, pure functions of it."""
+
+    @property
+    def counted(self) -> str:
+        """Which of the held-out questions success is counted over, in words."""
+
+    @property
+    def held_out_count(self) -> int: ...
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Of the data, for run.json."""
+
+    def train(self, number: int) -> Task:
+        """Training prompt `number`, from 0 without end; the number is its address."""
+
+    def held_out(self, number: int) -> Task:
+        """Held-out question 0 .. held_out_count - 1; behind them the last one stands."""
+
+    def notes(self) -> list[str]:
+        """What the data holds and what was left out, in lines for the user."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenes:
+    """PixelSearch: scene `number` of a seed, with one question of the kinds."""
+
+    seed: int
+    kinds: tuple[str, ...]
+    held_out_kinds: tuple[str, ...]
+    held_out_count: int
+    counted: str = "where a look is needed"
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        return {"data": assets.sha256()}
+
+    def train(self, number: int) -> Task:
+        return make_task(self.seed, "train", number, kinds=self.kinds)
+
+    def held_out(self, number: int) -> Task:
+        return make_task(self.seed, "heldout", number, kinds=self.held_out_kinds)
+
+    def notes(self) -> list[str]:
+        return []
+
+
+class Questions:
+    """The questions of CoTA samples, whatever their dialogues are: each once an epoch, in an order of the epoch's own.
+
+    One that can't be asked, since its picture is damaged or its prompt does not fit, is stood in for by the next one
+    that can, which says so in its metadata. Success is counted over all questions.
+    """
+
+    counted = "over all questions"
+
+    def __init__(self, training: Corpus, held_out: Corpus, *, seed: int, held_out_count: int, fits: Fits) -> None:
+        """Raises UserError where no held-out question can be asked."""
+        self.training, self.apart, self.seed, self.fits = training, held_out, seed, fits
+        self._orders: dict[int, np.ndarray] = {}
+        self._warned = False
+        shuffled = np.random.Generator(np.random.Philox(key=len(held_out))).permutation(len(held_out))
+        self._numbers: list[int] = []
+        self._left_out = 0
+        for number in shuffled:  # all over the file: neighbours in it are alike
+            if len(self._numbers) == held_out_count:
+                break
+            if self._task(held_out, int(number), 0) is None:
+                self._left_out += 1
+            else:
+                self._numbers.append(int(number))
+        if not self._numbers:
+            raise UserError(
+                f"{held_out.name}: none of its {len(held_out)} held-out questions can be asked: pictures are damaged or"
+                " prompts longer than sampling.context_tokens"
+            )
+        self.held_out_count = len(self._numbers)
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        return {"data": self.training.sha256, "held_out": self.apart.sha256}
+
+    def train(self, number: int) -> Task:
+        """Raises UserError where no question of the folder can be asked."""
+        count = len(self.training)
+        epoch, place = divmod(number, count)
+        order = self._order(epoch)
+        for skipped in range(count):
+            task = self._task(self.training, int(order[(place + skipped) % count]), number)
+            if task is not None:
+                return dataclasses.replace(task, metadata={**task.metadata, SKIPPED: skipped})
+        raise UserError(
+            f"{self.training.name}: none of its {count} questions can be asked: pictures are damaged or prompts longer"
+            " than sampling.context_tokens"
+        )
+
+    def held_out(self, number: int) -> Task:
+        at = min(number, self.held_out_count - 1)
+        task = self._task(self.apart, self._numbers[at], at)
+        if task is None:
+            raise UserError(f"{self.apart.name}: a held-out picture can't be read any more; restore the folder")
+        return task
+
+    def notes(self) -> list[str]:
+        types = ", ".join(sorted(set(self.training.task_types)))
+        told = [f"data: {len(self.training)} questions of {self.training.name} ({types})"]
+        left = ", ".join(f"{count} {reason}" for reason, count in self.training.left_out.most_common())
+        told += [f"data: left out {left}"] if left else []
+        told.append(f"evaluation: {self.held_out_count} held-out questions of {self.apart.name}")
+        if self._left_out:
+            told.append(f"evaluation: {self._left_out} left out, whose picture is damaged or whose prompt does not fit")
+        return told
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if epoch not in self._orders:
+            if len(self._orders) > 3:
+                self._orders.clear()
+            generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+            self._orders[epoch] = generator.permutation(len(self.training))
+        return self._orders[epoch]
+
+    def _task(self, corpus: Corpus, number: int, address: int) -> Task | None:
+        """Sample `number` as a task with an address; None where it can't be asked, which is logged the first time."""
+        try:
+            task = corpus.task(number)
+        except UserError as error:
+            self._warn(str(error))
+            return None
+        if not self.fits(task):
+            self._warn(f"{corpus.name}: the prompt of {task.task_id} is longer than sampling.context_tokens")
+            return None
+        return dataclasses.replace(task, index=address, needs_look=True, metadata={"kind": task.task_type})
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            logging.warning("%s; such questions are left out, see skipped/prompt in metrics.jsonl", why)
+
+
+def open_questions(
+    path: str, held_out_path: str, held_out_share: float, *, seed: int, held_out_count: int, fits: Fits
+) -> Questions:
+    """The questions of a folder; held out are a share of its pictures, or another folder. Raises UserError."""
+    selection = Selection(SAMPLE_TYPES, held_out_share)
+    training, held_out = open_sides(Path(path), Path(held_out_path) if held_out_path else None, selection)
+    return Questions(training, held_out, seed=seed, held_out_count=held_out_count, fits=fits)
+
+
+def prompt_tokens(task: Task, processor: Processor, schemas: str) -> int:
+    """Tokens of a prompt, its images included."""
+    row = Row()
+    places = [Placed(processor.fit_overview(*image.shape[:2]), 0) for image in task.images]
+    processor.append_prompt(row, task.question, places, schemas)
+    return len(row)
