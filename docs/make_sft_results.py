@@ -1,4 +1,4 @@
-"""Table of finished SFT runs, for experiments.md: `python -m docs.make_sft_results curriculum=runs/a,runs/b uniform=...`.
+"""Table of finished SFT runs for a page: `python -m docs.make_sft_results curriculum=runs/a,runs/b uniform=...`.
 
 Each argument is a name and its runs. Reads `summary.json` and `metrics.jsonl` of each workdir and prints Markdown:
 test accuracy of the chosen adapter, overall, by difficulty and by task type, then what the curriculum did.
