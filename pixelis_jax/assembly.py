@@ -40,10 +40,11 @@ from pixelis_jax.rewards.curiosity import CuriosityConfig
 from pixelis_jax.rewards.dynamics import DynamicsConfig
 from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights, coherence_config
 from pixelis_jax.rewards.task import MajorityVote, TaskReward, UserFunction, Verified
+from pixelis_jax.rewards.verifiers import verify
 from pixelis_jax.rollout import RolloutConfig, SamplingConfig
 from pixelis_jax.tools.base import Tool, View, schemas
 from pixelis_jax.train_step import RLConfig, SFTConfig
-from pixelis_jax.types import UserError
+from pixelis_jax.types import Task, UserError
 
 PyTree = Any
 # Metrics of a single step that a curriculum may watch, beside the moving averages.
@@ -311,13 +312,20 @@ def make_prompts(config: ConfigDict, policy: Policy) -> Prompts:
         kinds = tuple(config.rollout.kinds if config.job == "rft" else evaluation.kinds)
         return Scenes(config.seed, kinds, tuple(evaluation.kinds), evaluation.scenes)
     shown = schemas(tools_of(config))
+
+    def check(task: Task) -> str:
+        verify(task, task.answer)  # raises where the answer is not of its type
+        tokens, context = prompt_tokens(task, policy.processor, shown), config.sampling.context_tokens
+        too_long = f"task {task.task_id}: its prompt has {tokens} tokens, and sampling.context_tokens is {context}"
+        return too_long if tokens >= context else ""
+
     return open_questions(
         data.path,
         data.held_out_path,
         data.held_out_share,
         seed=config.seed,
         held_out_count=evaluation.scenes,
-        fits=lambda task: prompt_tokens(task, policy.processor, shown) < config.sampling.context_tokens,
+        check=check,
     )
 
 

@@ -21,6 +21,7 @@ from pixelis_jax.evaluation import Outcome, outcomes_of
 from pixelis_jax.metrics import alerts, trajectories, windows
 from pixelis_jax.models import lora as loras
 from pixelis_jax.models.rows import bucket
+from pixelis_jax.rewards.task import Verified
 from pixelis_jax.rollout import Rollout, Sampler
 from pixelis_jax.rollout.collate import padded_length, trajectory_batch
 from pixelis_jax.runtime import Host, Run
@@ -55,6 +56,11 @@ class Online:
         self.sampler = Sampler(self.policy, rollout, tools=assembly.tools_of(config), engine=engine)
         self.share = hosts.share(self.policy.mesh)
         self.reward = assembly.task_reward(config)
+        if self.questions.unanswered and isinstance(self.reward, Verified):
+            raise UserError(
+                f"{config.data.path}: {self.questions.unanswered} of its training questions have no answer to verify;"
+                " set rewards.majority (what most samples say is right) or a rewards.function"
+            )
         self.reward.check(self.questions.train(0))
         self._refuse_vision_adapter()
         self._prompts = self.share.of(config.rollout.prompts, "rollout.prompts")

@@ -1,12 +1,13 @@
 """RL and evaluation on a user's own questions: a folder of CoTA samples in place of PixelSearch."""
 
+import dataclasses
 import json
 
 import pytest
 from corpus_files import write_folder
 from jobs import Jobs, lines, refusal
 
-FIELDS = {"total_steps": 2, "eval__scenes": 3, "eval__batch": 4, "data__held_out_share": 0.3}
+FIELDS = {"total_steps": 2, "eval__scenes": 3, "eval__batch": 4, "data__held_out_share": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -14,9 +15,15 @@ def jobs(compile_cache):
     return Jobs(compile_cache)
 
 
+def typed_wrongly(category, i, made):
+    """Of the last of each category, a number is asked for, and the answer is none."""
+    wrong = {"answer": "many", "ground_truth": "many", "answer_type": "numeric"} if i % 3 == 2 else {}
+    return dataclasses.replace(made, **wrong)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = write_folder(tmp_path_factory.mktemp("questions") / "own")
+    made = write_folder(tmp_path_factory.mktemp("questions") / "own", change=typed_wrongly)
     for number in range(0, 27, 3):
         (made / "images" / f"{number}.png").write_bytes(b"no picture")
     return made
@@ -37,6 +44,8 @@ def test_its_questions_are_asked_and_what_cannot_be_is_counted(trained, folder):
     assert sum(record["skipped/prompt"] for record in lines(workdir / "metrics.jsonl")) > 0
     asked = {record["question"] for record in lines(workdir / "trajectories.jsonl")}
     assert asked and all(question.startswith("Which digit is number ") for question in asked)
+    numbers = {int(question.split()[-1].rstrip("?")) for question in asked}
+    assert {number % 3 for number in numbers} == {1}  # neither damaged, nor with an answer of another type
     evaluated = json.loads((workdir / "final_eval.json").read_text())["after"]["tools_on"]
     assert sum(count for _, count in evaluated["by_kind"].values()) == 3
 
@@ -53,10 +62,25 @@ def test_other_questions_are_another_run(trained, folder, monkeypatch, capsys, t
 
 def test_an_adapter_is_evaluated_on_them(jobs, trained, folder, tmp_path):
     output = jobs.run(
-        "configs/eval.py:smoke", tmp_path, data__path=folder, init_from=trained[0], data__held_out_share=0.3,
+        "configs/eval.py:smoke", tmp_path, data__path=folder, init_from=trained[0], data__held_out_share=0.5,
         eval__scenes=3, eval__batch=4, eval__modes="('tools_on',)",
     )  # fmt: skip
     assert "eval, tools_on: success" in output and "over all questions" in output
+
+
+def unanswered(category, i, made):
+    """The first of each category has no answer."""
+    return made if i else dataclasses.replace(made, metadata=made.metadata | {"unanswered": True})
+
+
+def test_questions_without_an_answer_need_a_reward_that_needs_none(jobs, monkeypatch, capsys, tmp_path):
+    own = write_folder(tmp_path / "own", change=unanswered)
+    given = FIELDS | {"data__path": own}
+    assert "have no answer to verify; set rewards.majority" in refusal(
+        monkeypatch, capsys, "configs/rft.py:smoke", tmp_path / "refused", **given
+    )
+    output = jobs.run("configs/rft.py:smoke", tmp_path / "run", rewards__majority="gated", **given)
+    assert "held-out questions have no answer; each counts as a wrong one in success" in output
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import pytest
 
 from pixelis_jax import config as configs
 from pixelis_jax import hosts
+from pixelis_jax.data.prompts import Scenes
 from pixelis_jax.evaluation import Outcome
 from pixelis_jax.online import Online, rollout_scalars
 from pixelis_jax.rewards.task import Verified
@@ -125,7 +126,8 @@ def test_an_unrepaired_error_counts_as_it_is_paid():
 def test_fresh_prompts_are_no_steps_own():
     config = configs.load("configs/rft.py:smoke")
     config.rollout.dynamic_batches = 3
-    job = types.SimpleNamespace(config=config, _prompts=range(2))
+    kinds = tuple(config.rollout.kinds)
+    job = types.SimpleNamespace(config=config, questions=Scenes(config.seed, kinds, kinds, 1), _prompts=range(2))
     fresh = [Online.fresh_tasks(job, step, attempt) for step in (1, 2) for attempt in (1, 2, 3)]
     numbers = [task.index for tasks in fresh for task in tasks]
     assert len(set(numbers)) == 12 and min(numbers) > 10**9

@@ -55,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--split", default="", help="read this split alone (train, test, ...; default: all, named in metadata)")
     add("--image_root", type=Path, metavar="DIR", help="another folder that images may lie in, looked in first")
     add("--keep_paths", action="store_true", help="name images where they lie instead of linking or copying them")
+    unanswered = "take questions without an answer too; for RL whose reward is a majority's or your own function's"
+    add("--unanswered", action="store_true", help=unanswered)
     add("--no_check_images", action="store_true", help="do not decode each image (quicker; damage shows up later)")
 
 
@@ -79,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
         check_images=not args.no_check_images,
         keep_paths=args.keep_paths,
         strict=args.strict,
+        unanswered=args.unanswered,
     )
     job = Import(args.input, args.out, options)
     job.run()

@@ -53,6 +53,7 @@ class Corpus:
     left_out: Counter[str]
     pictures: frozenset[str]  # image paths that the samples name
     sha256: str  # of all lines that are used, and the sizes of their pictures
+    unanswered: int  # samples whose answer nobody knows
 
     def __len__(self) -> int:
         return len(self.places)
@@ -76,6 +77,9 @@ class Corpus:
     def task(self, number: int) -> Task:
         """Its question as a task with pictures; the sample's number is the task's address."""
         sample = self.sample(number)
+        metadata: dict[str, Any] = {"kind": self.categories[int(self.category[number])]}
+        if isinstance(more := sample.metadata.get("answers"), list):
+            metadata["answers"] = tuple(map(str, more))
         return Task(
             task_id=sample.sample_id,
             index=number,
@@ -88,7 +92,7 @@ class Corpus:
             is_video=sample.is_video,
             choices=sample.choices,
             tolerance=sample.tolerance,
-            metadata={"kind": self.categories[int(self.category[number])]},
+            metadata=metadata,
         )
 
 
@@ -102,6 +106,7 @@ class _Gathered:
     task_types: list[str] = dataclasses.field(default_factory=list)
     pictures: set[str] = dataclasses.field(default_factory=set)
     digest: Any = dataclasses.field(default_factory=hashlib.sha256)
+    unanswered: int = 0
 
     def add(self, sample: Sample, line: bytes, place: tuple[int, int], *, category: str, sizes: list[int]) -> None:
         self.places.append((*place, len(line)))
@@ -110,6 +115,7 @@ class _Gathered:
         self.task_types.append(sample.task_type)
         self.pictures.update(sample.image_paths)
         self.digest.update(line + repr(sizes).encode())
+        self.unanswered += cota.UNANSWERED in sample.metadata
 
 
 class _Pictures:
@@ -200,6 +206,7 @@ def open_corpora(path: Path, selection: Selection) -> tuple[Corpus, Corpus | Non
                 left_out=left_out,
                 pictures=frozenset(side.pictures),
                 sha256=side.digest.hexdigest(),
+                unanswered=side.unanswered,
             )
         )
     return found[0], found[1] if len(found) > 1 else None

@@ -42,6 +42,7 @@ MAX_STEPS = 10
 MAX_NESTING = 64  # lists and objects inside each other
 
 # Names that other writers of CoTA use -> ours.
+UNANSWERED = "unanswered"  # in metadata: nobody knows the answer, and what stands in its place is none
 _SAMPLE_NAMES = {"final_answer": "answer"}
 _STEP_NAMES = {"operation": "action", "arguments": "parameters", "observation": "result", "correction": "thought"}
 _PARAMETER_NAMES = {

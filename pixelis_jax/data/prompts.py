@@ -20,7 +20,7 @@ from pixelis_jax.models.processor import Placed, Processor, Row
 from pixelis_jax.types import Task, UserError
 
 SKIPPED = "skipped"  # metadata of a task: questions before it that can't be asked, and that it stands in for
-Fits = Callable[[Task], bool]
+Check = Callable[[Task], str]  # why a task can't be asked; "" where it can
 
 
 class Prompts(Protocol):
@@ -32,6 +32,10 @@ class Prompts(Protocol):
 
     @property
     def held_out_count(self) -> int: ...
+
+    @property
+    def unanswered(self) -> int:
+        """Training questions whose answer nobody knows."""
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -56,6 +60,7 @@ class Scenes:
     held_out_kinds: tuple[str, ...]
     held_out_count: int
     counted: str = "where a look is needed"
+    unanswered: int = 0
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -74,17 +79,17 @@ class Scenes:
 class Questions:
     """The questions of CoTA samples, whatever their dialogues are: each once an epoch, in an order of the epoch's own.
 
-    One that can't be asked, since its picture is damaged or its prompt does not fit, is stood in for by the next one
-    that can, which says so in its metadata. Success is counted over all questions.
+    One that can't be asked, since its picture is damaged or `check` says so, is stood in for by the next one that can,
+    which says so in its metadata. Success is counted over all questions.
     """
 
     counted = "over all questions"
 
-    def __init__(self, training: Corpus, held_out: Corpus, *, seed: int, held_out_count: int, fits: Fits) -> None:
+    def __init__(self, training: Corpus, held_out: Corpus, *, seed: int, held_out_count: int, check: Check) -> None:
         """Raises UserError where no held-out question can be asked."""
-        self.training, self.apart, self.seed, self.fits = training, held_out, seed, fits
+        self.training, self.apart, self.seed, self.check = training, held_out, seed, check
         self._orders: dict[int, np.ndarray] = {}
-        self._warned = False
+        self._why = ""  # the last one could not be asked
         shuffled = np.random.Generator(np.random.Philox(key=len(held_out))).permutation(len(held_out))
         self._numbers: list[int] = []
         self._left_out = 0
@@ -97,10 +102,11 @@ class Questions:
                 self._numbers.append(int(number))
         if not self._numbers:
             raise UserError(
-                f"{held_out.name}: none of its {len(held_out)} held-out questions can be asked: pictures are damaged or"
-                " prompts longer than sampling.context_tokens"
+                f"{held_out.name}: none of its {len(held_out)} held-out questions can be asked; the last one:"
+                f" {self._why}"
             )
         self.held_out_count = len(self._numbers)
+        self.unanswered = training.unanswered
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -115,10 +121,7 @@ class Questions:
             task = self._task(self.training, int(order[(place + skipped) % count]), number)
             if task is not None:
                 return dataclasses.replace(task, metadata={**task.metadata, SKIPPED: skipped})
-        raise UserError(
-            f"{self.training.name}: none of its {count} questions can be asked: pictures are damaged or prompts longer"
-            " than sampling.context_tokens"
-        )
+        raise UserError(f"{self.training.name}: none of its {count} questions can be asked; the last one: {self._why}")
 
     def held_out(self, number: int) -> Task:
         at = min(number, self.held_out_count - 1)
@@ -132,9 +135,12 @@ class Questions:
         told = [f"data: {len(self.training)} questions of {self.training.name} ({types})"]
         left = ", ".join(f"{count} {reason}" for reason, count in self.training.left_out.most_common())
         told += [f"data: left out {left}"] if left else []
+        if self.unanswered or self.apart.unanswered:
+            count = f"{self.unanswered} training and {self.apart.unanswered} held-out questions have no answer"
+            told.append(f"data: {count}; each counts as a wrong one in success")
         told.append(f"evaluation: {self.held_out_count} held-out questions of {self.apart.name}")
         if self._left_out:
-            told.append(f"evaluation: {self._left_out} left out, whose picture is damaged or whose prompt does not fit")
+            told.append(f"evaluation: {self._left_out} left out that can't be asked")
         return told
 
     def _order(self, epoch: int) -> np.ndarray:
@@ -149,27 +155,25 @@ class Questions:
         """Sample `number` as a task with an address; None where it can't be asked, which is logged the first time."""
         try:
             task = corpus.task(number)
+            why = self.check(task)
         except UserError as error:
-            self._warn(str(error))
+            why = str(error)
+        if why:
+            if not self._why:
+                logging.warning("%s; such questions are left out, see skipped/prompt in metrics.jsonl", why)
+            self._why = why
             return None
-        if not self.fits(task):
-            self._warn(f"{corpus.name}: the prompt of {task.task_id} is longer than sampling.context_tokens")
-            return None
-        return dataclasses.replace(task, index=address, needs_look=True, metadata={"kind": task.task_type})
-
-    def _warn(self, why: str) -> None:
-        if not self._warned:
-            self._warned = True
-            logging.warning("%s; such questions are left out, see skipped/prompt in metrics.jsonl", why)
+        metadata = {**task.metadata, "kind": task.task_type}
+        return dataclasses.replace(task, index=address, needs_look=True, metadata=metadata)
 
 
 def open_questions(
-    path: str, held_out_path: str, held_out_share: float, *, seed: int, held_out_count: int, fits: Fits
+    path: str, held_out_path: str, held_out_share: float, *, seed: int, held_out_count: int, check: Check
 ) -> Questions:
     """The questions of a folder; held out are a share of its pictures, or another folder. Raises UserError."""
     selection = Selection(SAMPLE_TYPES, held_out_share)
     training, held_out = open_sides(Path(path), Path(held_out_path) if held_out_path else None, selection)
-    return Questions(training, held_out, seed=seed, held_out_count=held_out_count, fits=fits)
+    return Questions(training, held_out, seed=seed, held_out_count=held_out_count, check=check)
 
 
 def prompt_tokens(task: Task, processor: Processor, schemas: str) -> int:

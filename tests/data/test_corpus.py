@@ -108,3 +108,15 @@ def test_pictures_that_are_gone_are_told_and_make_another_corpus(folder, tmp_pat
     shutil.rmtree(changed / "images")
     with pytest.raises(UserError, match="27 picture missing or empty"):
         open_corpus(changed, Selection())
+
+
+def test_further_accepted_answers_reach_the_task(tmp_path):
+    """As the importer notes them; what is no list is somebody else's field."""
+
+    def change(category, i, made):
+        more = {0: ["seven", 7], 1: "seven"}.get(i)
+        return dataclasses.replace(made, metadata=made.metadata | ({} if more is None else {"answers": more}))
+
+    corpus = open_corpus(write_folder(tmp_path / "own", change=change), Selection())
+    first, second, third = (corpus.task(n).metadata.get("answers") for n in (0, 1, 2))
+    assert (first, second, third) == (("seven", "7"), None, None)

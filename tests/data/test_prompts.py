@@ -12,8 +12,8 @@ from pixelis_jax.data.prompts import Scenes, open_questions
 from pixelis_jax.types import UserError
 
 
-def opened(folder, *, share=0.3, apart="", count=4, fits=lambda task: True, seed=3):
-    return open_questions(str(folder), str(apart), share, seed=seed, held_out_count=count, fits=fits)
+def opened(folder, *, share=0.3, apart="", count=4, check=lambda task: "", seed=3):
+    return open_questions(str(folder), str(apart), share, seed=seed, held_out_count=count, check=check)
 
 
 def numbers(questions, start, stop):
@@ -73,7 +73,7 @@ def test_the_next_question_stands_in_for_one_that_cannot_be_asked(tmp_path, capl
 
 def test_a_prompt_that_does_not_fit_is_left_out_on_both_sides(tmp_path):
     write_folder(tmp_path / "own")
-    odd = opened(tmp_path / "own", count=100, fits=lambda task: int(task.answer) % 2 == 1)
+    odd = opened(tmp_path / "own", count=100, check=lambda task: "" if int(task.answer) % 2 else "even")
     count = len(odd.training)
     assert all(int(odd.train(i).answer) % 2 for i in range(count))
     assert all(int(odd.held_out(i).answer) % 2 for i in range(odd.held_out_count))
@@ -84,10 +84,10 @@ def test_a_prompt_that_does_not_fit_is_left_out_on_both_sides(tmp_path):
 def test_nothing_to_ask_is_an_error(tmp_path):
     write_folder(tmp_path / "own")
     with pytest.raises(UserError, match=r"none of its .* held-out questions can be asked"):
-        opened(tmp_path / "own", fits=lambda task: False)
+        opened(tmp_path / "own", check=lambda task: "too long")
     questions = opened(tmp_path / "own")
-    questions.fits = lambda task: False
-    with pytest.raises(UserError, match=r"none of its .* questions can be asked: pictures are damaged or prompts long"):
+    questions.check = lambda task: "too long"
+    with pytest.raises(UserError, match=r"none of its .* questions can be asked; the last one: too long"):
         questions.train(0)
     with pytest.raises(UserError, match=r"held_out_share is 0 and data.held_out_path is empty"):
         opened(tmp_path / "own", share=0.0)

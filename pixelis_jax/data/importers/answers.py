@@ -10,6 +10,7 @@ from typing import Any
 from pixelis_jax.data.cota import TASK_TYPES
 from pixelis_jax.data.importers.base import Place, Record, Refusal, cut_out, quoted
 
+UNKNOWN = "(unknown)"  # stands for the answer that a question lacks
 REQUIRED = "required"  # the task type that stands for: refuse a record without one
 ANSWER_NAMES = ("answer", "ground_truth", "answers", "solution", "final_answer", "gt", "label")
 CHOICE_NAMES = ("choices", "options")
@@ -179,6 +180,17 @@ def typed(question: str, answer: str, given: Any, place: Place) -> Record:
     if letter is not None:
         return {"question": question, "answer": letter, "answer_type": "choice", "choices": choices}
     return {"question": question, "answer": answer, "answer_type": "numeric" if is_numeric(answer) else "exact"}
+
+
+def untyped(question: str, given: Any, place: Place) -> Record:
+    """The fields of a question that has no answer: its choices stand in its words, and the answer is UNKNOWN."""
+    choices = [] if given is None or given in ([], {}) else choices_of(given, place, "choices")
+    return {
+        "question": with_choices(question, choices),
+        "answer": UNKNOWN,
+        "ground_truth": UNKNOWN,
+        "answer_type": "exact",
+    }
 
 
 def agree(answer: str, truth: str, choices: Sequence[str]) -> bool:

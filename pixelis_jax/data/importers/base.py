@@ -27,7 +27,10 @@ class Refusal(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the user asked for. `task_type` "required" refuses a record without one; `split` "" takes all."""
+    """What the user asked for. `task_type` "required" refuses a record without one; `split` "" takes all.
+
+    With `unanswered` a question without an answer is taken too.
+    """
 
     format: str = "auto"
     task_type: str = "attribute_recognition"
@@ -38,6 +41,7 @@ class Options:
     check_images: bool = True
     keep_paths: bool = False
     strict: bool = False
+    unanswered: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

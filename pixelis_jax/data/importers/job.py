@@ -18,7 +18,7 @@ from typing import IO, Any
 from pixelis_jax import __version__
 from pixelis_jax.data import cota
 from pixelis_jax.data.importers import FORMATS, prompts
-from pixelis_jax.data.importers.base import Context, Options, Place, Record, Refusal, first_of, kind_of, quoted
+from pixelis_jax.data.importers.base import Context, Options, Place, Record, Refusal, kind_of, quoted
 from pixelis_jax.data.importers.pictures import Picture, Pictures
 from pixelis_jax.data.importers.sources import SAMPLES, Source, check_packages, discover, read
 from pixelis_jax.metrics.files import atomic_write, explain_full_disk
@@ -215,8 +215,10 @@ class Import:
         for name, form in FORMATS.items():
             if form.fits(record):
                 return name
-        if first_of(record, prompts.QUESTIONS)[0]:
-            raise Refusal(place.where, "answer", "missing or empty; a question needs one")
+        if prompts.is_unanswered(record):
+            if self.options.unanswered:
+                return "prompts"
+            raise Refusal(place.where, "answer", "missing or empty; a question needs one, or --unanswered")
         raise Refusal(place.where, "record", "has the fields of no format that is known", quoted(", ".join(record)))
 
     def _with_provenance(self, made: Record, name: str) -> Record:

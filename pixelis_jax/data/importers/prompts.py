@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pixelis_jax.data.cota import UNANSWERED
 from pixelis_jax.data.importers import answers, conversations
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, leftovers, quoted
 from pixelis_jax.data.importers.fields import IMAGES, base_record, pictures_of, placed
@@ -15,18 +16,31 @@ def fits(record: Record) -> bool:
     return bool(first_of(record, QUESTIONS)[0] and (first_of(record, answers.ANSWER_NAMES)[0] or record.get(REWARD)))
 
 
+def is_unanswered(record: Record) -> bool:
+    """Whether there is a question, and nothing, or an empty text or list, in the place of its answer."""
+    _, given = _answer(record)
+    empty = given is None or given == [] or (isinstance(given, str) and not given.strip())
+    return bool(first_of(record, QUESTIONS)[0]) and empty
+
+
 def convert(record: Record, place: Place, context: Context) -> Record:
     """A record in our form, with an empty trajectory. Raises Refusal."""
     name, asked = first_of(record, QUESTIONS)
     question, parts = _question(asked, name or "question", place)
     answer_name, given = _answer(record)
-    accepted = answers.plain(given, place, answer_name)
+    unanswered = context.options.unanswered and is_unanswered(record)
+    accepted = [] if unanswered else answers.plain(given, place, answer_name)
     choice_name, choices = first_of(record, answers.CHOICE_NAMES)
     image_name, own = first_of(record, IMAGES)
     values = [part for part in parts if part is not None] or own
     used = {name, answer_name, choice_name, "is_video", "answer_type", *((image_name,) if values is own else ())}
     made = base_record(record, place, context, used)
-    typed = answers.typed(question, accepted[0], choices, place)
+    if unanswered:  # as a wrong answer, which nothing is trained to give
+        typed = answers.untyped(question, choices, place) | {"sample_type": "outcome_negative", "answer_loss": False}
+        made["metadata"][UNANSWERED] = True
+        context.notes["without an answer"] += 1
+    else:
+        typed = answers.typed(question, accepted[0], choices, place)
     made.update(typed, trajectory=[])
     if record.get("answer_type") is not None:
         made["answer_type"] = record["answer_type"]

@@ -46,6 +46,19 @@ def test_more_accepted_answers_are_kept_for_the_verifier(bring):
     assert sample.answer == "red" and sample.metadata["answers"] == ["red", "crimson"]
 
 
+@pytest.mark.parametrize("nothing", [{"answer": None}, {"answer": ""}, {}])
+def test_a_question_without_an_answer_is_taken_where_so_asked(bring, nothing):
+    """As a wrong one, which nothing is trained to give; its choices stand in its words."""
+    bare = {name: value for name, value in QUESTION.items() if name != "answer"} | nothing
+    (one, other), _, job = bring(bare, QUESTION | {"options": ["blue", "red"]}, unanswered=True)
+    assert (one.question, one.answer, one.ground_truth, one.answer_type) == ("What is it?", *["(unknown)"] * 2, "exact")
+    assert one.sample_type == "outcome_negative" and not one.answer_loss and one.metadata == {"unanswered": True}
+    assert other.answer == "B" and "unanswered" not in other.metadata
+    assert job.counts.notes["without an answer"] == 1
+    (listed,), _, _ = bring(bare | {"options": ["blue", "red"]}, unanswered=True)
+    assert listed.question == "What is it?\nA. blue\nB. red" and listed.answer_type == "exact"
+
+
 def test_choices_are_shown_in_the_question(bring):
     (sample,), _, _ = bring(QUESTION | {"options": ["blue", "red"]})
     assert sample.question == "What is it?\nA. blue\nB. red"
