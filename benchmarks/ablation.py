@@ -33,21 +33,26 @@ CONFIG = "configs/rft.py"
 LAST = 20  # steps at the end that a training metric is averaged over
 
 
-def _stage(**weights: float) -> str:
-    given = {"final": 1.0, "coherence": 0.0, "curiosity": 0.0} | weights
-    return f"--config.curriculum.stages=({{'name': 'all', 'weights': {given}}},)"
+def arms_with(*, coherence: float, curiosity: float) -> dict[str, tuple[str, ...]]:
+    """What each arm changes in the config, at these weights; the first is the one that others are compared with."""
+
+    def weights(**given: float) -> str:
+        shown = {"final": 1.0, "coherence": 0.0, "curiosity": 0.0} | given
+        return f"--config.curriculum.stages=({{'name': 'all', 'weights': {shown}}},)"
+
+    return {
+        "base": (weights(),),
+        "coherence": (weights(coherence=coherence),),
+        "icm": (weights(curiosity=curiosity), "--config.rewards.curiosity=icm"),
+        "rapr": (weights(curiosity=curiosity), "--config.rewards.curiosity=rapr"),
+        "curriculum": (),
+        "tools_off": (weights(), "--config.rollout.tools_on=False"),
+        "no_unrepaired_rule": (weights(), "--config.rewards.unrepaired_rule=False"),
+    }
 
 
-# What each arm changes; the first is the one that others are compared with.
-ARMS: dict[str, tuple[str, ...]] = {
-    "base": (_stage(),),
-    "coherence": (_stage(coherence=0.1),),
-    "icm": (_stage(curiosity=0.05), "--config.rewards.curiosity=icm"),
-    "rapr": (_stage(curiosity=0.05), "--config.rewards.curiosity=rapr"),
-    "curriculum": (),
-    "tools_off": (_stage(), "--config.rollout.tools_on=False"),
-    "no_unrepaired_rule": (_stage(), "--config.rewards.unrepaired_rule=False"),
-}
+WEIGHTS = {"coherence": 0.1, "curiosity": 0.05}  # as in the stages of configs/rft.py
+ARMS = arms_with(**WEIGHTS)
 # Column -> where it stands: in summary.json, or (metrics.jsonl) as the mean of the last steps.
 SUMMARY = {
     "success": "success_after",
@@ -124,14 +129,14 @@ def _cell(values: Sequence[float], sign: str = "") -> str:
 class Runs:
     """The runs in a folder, of which those that are going end with this object's block."""
 
-    def __init__(self, out: Path, overrides: Sequence[str]) -> None:
-        self.out, self.overrides = out, overrides
+    def __init__(self, out: Path, arms: Mapping[str, Sequence[str]], overrides: Sequence[str]) -> None:
+        self.out, self.arms, self.overrides = out, arms, overrides
         self._going: set[subprocess.Popen[bytes]] = set()
         self._over = False
 
     def changes(self, arm: str, seed: int) -> list[str]:
         """What a run changes in the config."""
-        return [*ARMS[arm], *self.overrides, f"--config.seed={seed}"]
+        return [*self.arms[arm], *self.overrides, f"--config.seed={seed}"]
 
     def finished(self, arm: str, seed: int) -> bool:
         """Whether a run has ended. Raises UserError where it is one of another config."""
@@ -174,6 +179,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of table.md")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0 .. N-1 of each arm (default 5)")
     parser.add_argument("--arms", default=",".join(ARMS), help=f"some of {','.join(ARMS)}, the first is compared with")
+    for name, weight in WEIGHTS.items():
+        parser.add_argument(
+            f"--{name}", type=float, default=weight, help=f"its weight where it is on (default {weight})"
+        )
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default 1)")
     args, overrides = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
     arms = list(dict.fromkeys(args.arms.split(",")))
@@ -182,7 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UserError(f"--arms: {arm!r} is unknown; use some of {', '.join(ARMS)}")
     if args.seeds < 1 or args.jobs < 1:
         raise UserError("--seeds and --jobs take a number from 1")
-    runs, work = Runs(args.out, overrides), [(arm, seed) for seed in range(args.seeds) for arm in arms]
+    made = arms_with(coherence=args.coherence, curiosity=args.curiosity)
+    runs, work = Runs(args.out, made, overrides), [(arm, seed) for seed in range(args.seeds) for arm in arms]
     for arm, seed in work:
         checked = checked_config(CONFIG, runs.changes(arm, seed))
         assembly.rl_config(checked)
