@@ -144,12 +144,13 @@ class Questions:
         return told
 
     def _order(self, epoch: int) -> np.ndarray:
-        if epoch not in self._orders:
-            if len(self._orders) > 3:
-                self._orders.clear()
+        """i64[N], kept for the epochs asked for last: a thread ahead may be in another one than dynamic sampling."""
+        order = self._orders.get(epoch)
+        if order is None:
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
-            self._orders[epoch] = generator.permutation(len(self.training))
-        return self._orders[epoch]
+            order = generator.permutation(len(self.training))
+            self._orders = dict([*self._orders.items()][-3:]) | {epoch: order}
+        return order
 
     def _task(self, corpus: Corpus, number: int, address: int) -> Task | None:
         """Sample `number` as a task with an address; None where it can't be asked, which is logged the first time."""
