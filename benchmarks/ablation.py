@@ -191,7 +191,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UserError(f"--arms: {arm!r} is unknown; use some of {', '.join(ARMS)}")
     if args.seeds < 1 or args.jobs < 1:
         raise UserError("--seeds and --jobs take a number from 1")
+    for name in WEIGHTS:
+        if not 0 <= getattr(args, name) <= 1e9:  # and NaN is not
+            raise UserError(f"--{name}={getattr(args, name)}: a weight is a number from 0")
     made = arms_with(coherence=args.coherence, curiosity=args.curiosity)
+    given = {text.partition("=")[0] for text in overrides}
+    for change in (*(change for arm in arms for change in made[arm]), "--config.seed"):
+        if change.partition("=")[0] in given:
+            raise UserError(
+                f"{change.partition('=')[0]} is what the arms and seeds differ in; leave it to --arms, --seeds"
+            )
     runs, work = Runs(args.out, made, overrides), [(arm, seed) for seed in range(args.seeds) for arm in arms]
     for arm, seed in work:
         checked = checked_config(CONFIG, runs.changes(arm, seed))

@@ -76,12 +76,12 @@ def sampling() -> ml_collections.ConfigDict:
     return group
 
 
-def questions() -> ml_collections.ConfigDict:
+def questions(*, held_out_share: float) -> ml_collections.ConfigDict:
     """What is asked."""
     group = ml_collections.ConfigDict()
     group.path = ""  # folder of `cota import` (or generate, score), whose questions are asked; "": PixelSearch
     group.held_out_path = ""  # another such folder; "": a share of the pictures of path
-    group.held_out_share = 0.1  # of the pictures; all questions about one stay together
+    group.held_out_share = held_out_share  # of the pictures, the first one of a question; eval: 0 asks them all
     return group
 
 

@@ -13,7 +13,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config = common.base("eval")
     config.total_steps = 0
     config.init_from = "pixelis-tiny-sft"  # adapter: bundled name, PEFT directory or workdir; "": the model alone
-    config.data = common.questions()
+    config.data = common.questions(held_out_share=0.0)
     if variant == "smoke":
         config.eval.scenes, config.eval.batch = 8, 8
     elif variant:

@@ -18,7 +18,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.total_steps = 60  # training steps, one rollout and one update each
     config.init_from = "pixelis-tiny-sft"  # adapter to start from: bundled name, PEFT directory or workdir; "": none
 
-    config.data = common.questions()
+    config.data = common.questions(held_out_share=0.1)
 
     config.rollout = ml_collections.ConfigDict()
     config.rollout.prompts = 8  # prompts a step

@@ -326,6 +326,7 @@ def make_prompts(config: ConfigDict, policy: Policy) -> Prompts:
         seed=config.seed,
         held_out_count=evaluation.scenes,
         check=check,
+        train=config.job == "rft",
     )
 
 

@@ -91,6 +91,7 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
             raise UserError(f"{text}: the workdir is no field of the config; give it as --workdir=DIR")
         if field not in known:
             raise UserError(f"{FLAG}.{field}: there is no such field; {_nearest(field, list(known))}")
+    overrides = list({text.partition("=")[0]: text for text in overrides}.values())  # the last one; tuples would add up
     values = flags.FlagValues()
     changed = ConfigDict(config).copy_and_resolve_references()
     holder = config_flags.DEFINE_config_dict("config", changed, flag_values=values, sys_argv=["", *overrides])

@@ -17,6 +17,7 @@ from pixelis_jax.data import cota_batches, demonstrations, scoring
 from pixelis_jax.data.corpus import ALL, Corpus, Selection, open_sides
 from pixelis_jax.data.cota_batches import Batches, Cursor, Encode, Step
 from pixelis_jax.data.dialogues import view_of
+from pixelis_jax.data.prompts import shared_pictures
 from pixelis_jax.data.splits import METADATA
 from pixelis_jax.data.synthesis import dataset
 from pixelis_jax.data.synthesis.samples import SynthesisConfig
@@ -52,8 +53,7 @@ class CurriculumSFT(Offline):
         self.validation, self.test = (
             HeldOut(questions, held_out, numbers, rollout) for numbers in (self.split.validation, self.split.test)
         )
-        same_root = self.corpus.root.resolve() == held_out.root.resolve()
-        self.shared_pictures = len(self.corpus.pictures & held_out.pictures) if same_root else 0
+        self.shared_pictures = shared_pictures(self.corpus, held_out)
         self.hashes |= {"data": self.corpus.sha256, "held_out": held_out.sha256}
 
     def batch_config(self) -> cota_batches.BatchConfig:

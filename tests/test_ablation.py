@@ -83,6 +83,10 @@ def test_a_run_that_fails_is_told_with_the_end_of_its_log(tmp_path):
         (["--config.rollout.group_size=1"], "group_size"),
         (["--config.no=1"], "there is no such field"),
         (["--other"], "--other is unknown"),
+        (["--coherence=nan"], "--coherence=nan: a weight is a number from 0"),
+        (["--config.seed=7"], "--config.seed is what the arms and seeds differ in"),
+        (["--arms=base,icm", "--config.rewards.curiosity=rapr"], "--config.rewards.curiosity is what the arms"),
+        (["--config.curriculum.stages=()"], "--config.curriculum.stages is what the arms"),
     ],
 )
 def test_bad_arguments_are_refused_before_the_first_run(tmp_path, arguments, message):

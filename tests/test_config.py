@@ -106,3 +106,12 @@ def test_flatten_to_json_and_diff() -> None:
     assert changes == [Change("a.b", [1, 2], [1, 3]), Change("d", None, None), Change("e", None, "x")]
     assert str(changes[0]) == "a.b was [1, 2], now [1, 3]"
     assert diff(to_json(old), to_json(old)) == []
+
+
+def test_of_a_field_given_twice_the_last_value_counts() -> None:
+    """Of tuples too, which the flags library would join."""
+    made, _ = from_argv(
+        ["--config=configs/rft.py", "--config.seed=1", "--config.seed=2"]
+        + [f"--config.rollout.kinds=('{kind}',)" for kind in ("digit", "text")]
+    )
+    assert made.seed == 2 and made.rollout.kinds == ("text",)

@@ -72,7 +72,9 @@ def test_a_context_in_which_no_look_ends_is_said(small_policy) -> None:
 def test_a_context_without_room_for_a_crop_is_said_of_own_questions(small_policy, tmp_path) -> None:
     """There no oracle knows a dialogue: a prompt and the largest crop, 16 tokens of 28 x 28 px, must have room."""
     sampler = types.SimpleNamespace(schemas=schemas(ZOOM))
-    own = open_questions(str(write_folder(tmp_path / "own")), "", 0.3, seed=0, held_out_count=3, check=lambda task: "")
+    own = open_questions(
+        str(write_folder(tmp_path / "own")), "", 0.3, seed=0, held_out_count=3, check=lambda task: "", train=True
+    )
     made = job(policy=small_policy, sampler=sampler, questions=own)
     needed = prompt_tokens(own.train(0), small_policy.processor, sampler.schemas) + 112 * 112 // 28**2
     made.config.sampling.context_tokens = needed - 1

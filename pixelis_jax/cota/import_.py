@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pixelis_jax.cota import options
 
 if TYPE_CHECKING:
+    from pixelis_jax.data.cota import Sample
     from pixelis_jax.data.importers.job import Import
 
 HELP = "read other data (CoTA dialects, tool dialogues, RL prompts, V*-style folders, parquet, Hugging Face data sets)"
@@ -83,12 +84,31 @@ def run(args: argparse.Namespace) -> int:
         strict=args.strict,
         unanswered=args.unanswered,
     )
-    job = Import(args.input, args.out, options)
+    job = Import(args.input, args.out, options, check=check_answer)
     job.run()
     for line in report(job):
         print(line)
     sys.stdout.flush()
     return 0
+
+
+def check_answer(sample: "Sample") -> None:
+    """Raises UserError for an answer that is not of its type: no other could be compared with it."""
+    from pixelis_jax.rewards.verifiers import verify
+    from pixelis_jax.types import Task
+
+    task = Task(
+        task_id=sample.sample_id,
+        index=0,
+        task_type=sample.task_type,
+        question=sample.question,
+        images=(),
+        answer=sample.ground_truth,
+        answer_type=sample.answer_type,
+        choices=sample.choices,
+        tolerance=sample.tolerance,
+    )
+    verify(task, task.answer)
 
 
 def report(job: "Import") -> Iterator[str]:

@@ -7,6 +7,7 @@ counted by reason, or refused. Afterwards a sample is its place in a file.
 
 import dataclasses
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,12 +26,16 @@ OUTSIDE = -2
 TRAINED: tuple[str, ...] = ("positive", "self_correction")
 
 
+class ChangedError(UserError):
+    """A file of samples is not what it was when the job started."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Selection:
     """Which samples of a folder are taken; with `strict` the first bad line is an error.
 
     `held_out_share` of the pictures are kept apart, by the hash of their path, so that all questions about one stay
-    together.
+    together; of a sample with several pictures the first one counts.
     """
 
     sample_types: tuple[str, ...] = TRAINED
@@ -45,6 +50,7 @@ class Corpus:
     name: str  # the folder or file as it was given
     root: Path  # that image paths start at
     files: tuple[Path, ...]
+    stamps: tuple[tuple[int, int], ...]  # of each file: bytes, time of its last change in ns
     places: np.ndarray  # i64[N, 3]: file, first byte, bytes
     categories: tuple[str, ...]  # names; those without a sample too
     category: np.ndarray  # u8[N]
@@ -63,9 +69,15 @@ class Corpus:
         return np.flatnonzero(self.category == self.categories.index(category))
 
     def sample(self, number: int) -> Sample:
-        """Sample `number`, without its pictures."""
+        """Sample `number`, without its pictures. Raises ChangedError where its file was changed or is gone."""
         file, start, size = (int(x) for x in self.places[number])
-        with self.files[file].open("rb") as handle:
+        try:
+            handle = self.files[file].open("rb")
+        except OSError as error:
+            raise ChangedError(f"{self.files[file]}: can't be read any more ({error.strerror}); restore it") from error
+        with handle:
+            if _stamp(handle.fileno()) != self.stamps[file]:
+                raise ChangedError(f"{self.files[file]}: was changed while the job ran; restore it, or start anew")
             handle.seek(start)
             line = handle.read(size)
         return cota.from_line(line, f"{self.files[file]}, byte {start}")
@@ -162,7 +174,8 @@ def open_corpora(path: Path, selection: Selection) -> tuple[Corpus, Corpus | Non
     Raises UserError where one of them has no sample that can be used.
     """
     names, files = _files(path)
-    root, left_out, seen = image_root(path), Counter[str](), set[str]()
+    stamps = tuple(_stamp(file) for file in files)
+    root, left_out, seen, first_bad = image_root(path), Counter[str](), set[str](), ""
     if not root.is_dir():
         raise UserError(f"{path}: its pictures should be in {root}, which is not there; move it back, or score again")
     sides, pictures = (_Gathered(), _Gathered()), _Pictures(root)
@@ -176,6 +189,7 @@ def open_corpora(path: Path, selection: Selection) -> tuple[Corpus, Corpus | Non
                     reason = "picture outside the folder" if min(sizes) == OUTSIDE else "picture missing or empty"
             if reason:
                 left_out[reason] += 1
+                first_bad = first_bad or (str(sample) if isinstance(sample, UserError) else "")
                 continue
             assert isinstance(sample, Sample)
             seen.add(sample.sample_id)
@@ -192,12 +206,17 @@ def open_corpora(path: Path, selection: Selection) -> tuple[Corpus, Corpus | Non
                     " folder of its own with data.held_out_path"
                 )
             told = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common()) or "it holds none"
-            raise UserError(f"{path}: no sample in it can be used ({told}); `pixelis_jax.cota generate` makes some")
+            told += f"; the first: {first_bad}" if first_bad else ""
+            raise UserError(
+                f"{path}: no sample in it can be used ({told}); `python -m pixelis_jax.cota import` reads other data,"
+                " `generate` makes some"
+            )
         found.append(
             Corpus(
                 name=str(path),
                 root=root,
                 files=tuple(files),
+                stamps=stamps,
                 places=np.array(side.places, np.int64),
                 categories=CATEGORIES if names[0] in CATEGORIES else (ALL,),
                 category=np.array(side.category, np.uint8),
@@ -210,6 +229,11 @@ def open_corpora(path: Path, selection: Selection) -> tuple[Corpus, Corpus | Non
             )
         )
     return found[0], found[1] if len(found) > 1 else None
+
+
+def _stamp(file: Path | int) -> tuple[int, int]:
+    found = os.stat(file)
+    return found.st_size, found.st_mtime_ns
 
 
 def _files(path: Path) -> tuple[list[str], list[Path]]:

@@ -12,14 +12,14 @@ from typing import Protocol
 import numpy as np
 from absl import logging
 
-from pixelis_jax.data.corpus import Corpus, Selection, open_sides
+from pixelis_jax.data.corpus import ChangedError, Corpus, Selection, open_corpus, open_sides
 from pixelis_jax.data.cota import SAMPLE_TYPES
 from pixelis_jax.data.pixelsearch import assets
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.models.processor import Placed, Processor, Row
 from pixelis_jax.types import Task, UserError
 
-SKIPPED = "skipped"  # metadata of a task: questions before it that can't be asked, and that it stands in for
+SKIPPED = "skipped"  # metadata of a task: 1 where it stands in for a question that can't be asked
 Check = Callable[[Task], str]  # why a task can't be asked; "" where it can
 
 
@@ -79,66 +79,75 @@ class Scenes:
 class Questions:
     """The questions of CoTA samples, whatever their dialogues are: each once an epoch, in an order of the epoch's own.
 
-    One that can't be asked, since its picture is damaged or `check` says so, is stood in for by the next one that can,
-    which says so in its metadata. Success is counted over all questions.
+    For one that can't be asked, since its picture is damaged or `check` says so, another one that is drawn stands in;
+    its metadata says so. Success is counted over all questions.
     """
 
     counted = "over all questions"
 
     def __init__(self, training: Corpus, held_out: Corpus, *, seed: int, held_out_count: int, check: Check) -> None:
         """Raises UserError where no held-out question can be asked."""
-        self.training, self.apart, self.seed, self.check = training, held_out, seed, check
+        self.seed = seed
+        self.training, self.apart = _Side(training, check, "skipped/prompt counts them"), _Side(held_out, check, "")
         self._orders: dict[int, np.ndarray] = {}
-        self._why = ""  # the last one could not be asked
         shuffled = np.random.Generator(np.random.Philox(key=len(held_out))).permutation(len(held_out))
         self._numbers: list[int] = []
         self._left_out = 0
         for number in shuffled:  # all over the file: neighbours in it are alike
             if len(self._numbers) == held_out_count:
                 break
-            if self._task(held_out, int(number), 0) is None:
+            if self.apart.task(int(number), 0) is None:
                 self._left_out += 1
             else:
                 self._numbers.append(int(number))
         if not self._numbers:
             raise UserError(
-                f"{held_out.name}: none of its {len(held_out)} held-out questions can be asked; the last one:"
-                f" {self._why}"
+                f"{held_out.name}: none of its {len(held_out)} held-out questions can be asked; the first one:"
+                f" {self.apart.why}"
             )
         self.held_out_count = len(self._numbers)
         self.unanswered = training.unanswered
 
     @property
     def hashes(self) -> dict[str, str]:
-        return {"data": self.training.sha256, "held_out": self.apart.sha256}
+        return {"data": self.training.corpus.sha256, "held_out": self.apart.corpus.sha256}
 
     def train(self, number: int) -> Task:
         """Raises UserError where no question of the folder can be asked."""
-        count = len(self.training)
+        count = len(self.training.corpus)
         epoch, place = divmod(number, count)
-        order = self._order(epoch)
-        for skipped in range(count):
-            task = self._task(self.training, int(order[(place + skipped) % count]), number)
+        task = self.training.task(int(self._order(epoch)[place]), number)
+        if task is not None:
+            return task
+        others = np.random.Generator(np.random.Philox(key=[self.seed, number])).permutation(count)
+        for other in others:
+            task = self.training.task(int(other), number)
             if task is not None:
-                return dataclasses.replace(task, metadata={**task.metadata, SKIPPED: skipped})
-        raise UserError(f"{self.training.name}: none of its {count} questions can be asked; the last one: {self._why}")
+                return dataclasses.replace(task, metadata={**task.metadata, SKIPPED: 1})
+        raise UserError(
+            f"{self.training.corpus.name}: none of its {count} questions can be asked; the first one:"
+            f" {self.training.why}"
+        )
 
     def held_out(self, number: int) -> Task:
         at = min(number, self.held_out_count - 1)
-        task = self._task(self.apart, self._numbers[at], at)
+        task = self.apart.task(self._numbers[at], at)
         if task is None:
-            raise UserError(f"{self.apart.name}: a held-out picture can't be read any more; restore the folder")
+            raise UserError(f"a held-out question can't be asked any more: {self.apart.why}")
         return task
 
     def notes(self) -> list[str]:
-        types = ", ".join(sorted(set(self.training.task_types)))
-        told = [f"data: {len(self.training)} questions of {self.training.name} ({types})"]
-        left = ", ".join(f"{count} {reason}" for reason, count in self.training.left_out.most_common())
+        training, apart = self.training.corpus, self.apart.corpus
+        types = ", ".join(sorted(set(training.task_types)))
+        told = [f"data: {len(training)} questions of {training.name} ({types})"]
+        left = ", ".join(f"{count} {reason}" for reason, count in training.left_out.most_common())
         told += [f"data: left out {left}"] if left else []
-        if self.unanswered or self.apart.unanswered:
-            count = f"{self.unanswered} training and {self.apart.unanswered} held-out questions have no answer"
+        if self.unanswered or apart.unanswered:
+            count = f"{self.unanswered} training and {apart.unanswered} held-out questions have no answer"
             told.append(f"data: {count}; each counts as a wrong one in success")
-        told.append(f"evaluation: {self.held_out_count} held-out questions of {self.apart.name}")
+        if training is not apart and (shared := shared_pictures(training, apart)):
+            told.append(f"data: {shared} held-out pictures are trained on too: success will be too high")
+        told.append(f"evaluation: {self.held_out_count} held-out questions of {apart.name}")
         if self._left_out:
             told.append(f"evaluation: {self._left_out} left out that can't be asked")
         return told
@@ -148,32 +157,58 @@ class Questions:
         order = self._orders.get(epoch)
         if order is None:
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
-            order = generator.permutation(len(self.training))
+            order = generator.permutation(len(self.training.corpus))
             self._orders = dict([*self._orders.items()][-3:]) | {epoch: order}
         return order
 
-    def _task(self, corpus: Corpus, number: int, address: int) -> Task | None:
-        """Sample `number` as a task with an address; None where it can't be asked, which is logged the first time."""
+
+class _Side:
+    """The training or the held-out questions; `why` the first of them could not be asked."""
+
+    def __init__(self, corpus: Corpus, check: Check, where: str) -> None:
+        self.corpus, self.check, self.why = corpus, check, ""
+        self._told = f"; such questions are left out{where and f', {where}'}"
+
+    def task(self, number: int, address: int) -> Task | None:
+        """Sample `number` as a task with an address; None where it can't be asked, which is logged the first time.
+
+        Raises ChangedError where the file of samples was changed.
+        """
         try:
-            task = corpus.task(number)
+            task = self.corpus.task(number)
             why = self.check(task)
+        except ChangedError:
+            raise
         except UserError as error:
             why = str(error)
-        if why:
-            if not self._why:
-                logging.warning("%s; such questions are left out, see skipped/prompt in metrics.jsonl", why)
-            self._why = why
-            return None
-        metadata = {**task.metadata, "kind": task.task_type}
-        return dataclasses.replace(task, index=address, needs_look=True, metadata=metadata)
+        if not why:
+            return dataclasses.replace(
+                task, index=address, needs_look=True, metadata={**task.metadata, "kind": task.task_type}
+            )
+        if not self.why:
+            logging.warning("%s%s", why, self._told)
+            self.why = why
+        return None
+
+
+def shared_pictures(training: Corpus, held_out: Corpus) -> int:
+    """Pictures that are both trained on and asked about."""
+    same_root = training.root.resolve() == held_out.root.resolve()
+    return len(training.pictures & held_out.pictures) if same_root else 0
 
 
 def open_questions(
-    path: str, held_out_path: str, held_out_share: float, *, seed: int, held_out_count: int, check: Check
+    path: str, held_out_path: str, held_out_share: float, *, seed: int, held_out_count: int, check: Check, train: bool
 ) -> Questions:
-    """The questions of a folder; held out are a share of its pictures, or another folder. Raises UserError."""
+    """The questions of a folder; held out are a share of its pictures, or another folder. Raises UserError.
+
+    Where none are trained on, a share of 0 stands for all.
+    """
     selection = Selection(SAMPLE_TYPES, held_out_share)
-    training, held_out = open_sides(Path(path), Path(held_out_path) if held_out_path else None, selection)
+    if not train and not held_out_path and not held_out_share:
+        training = held_out = open_corpus(Path(path), selection)
+    else:
+        training, held_out = open_sides(Path(path), Path(held_out_path) if held_out_path else None, selection)
     return Questions(training, held_out, seed=seed, held_out_count=held_out_count, check=check)
 
 

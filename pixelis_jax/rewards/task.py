@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from pixelis_jax.functions import named, shown, told
-from pixelis_jax.rewards.verifiers import normalise, verify
+from pixelis_jax.rewards.verifiers import verify, vote_of
 from pixelis_jax.types import Task, Trajectory, Turn, UserError
 
 # f(prompts, completions, **columns) -> one number, or None for "does not apply", a completion
@@ -61,8 +61,9 @@ class MajorityVote:
     """Test-time RL: without answers, what most samples of a prompt say is taken for right (TTRL, arXiv:2504.16084).
 
     A row that agrees earns 1, times the majority's share of all samples with `weighted`. Below a share of `least` a
-    group gets no reward at all (NaN). Answers are compared as the verifiers do: case and spaces do not count. Rows
-    without an answer vote for nothing and earn 0; of answers with equal votes the first sample's is taken.
+    group gets no reward at all (NaN). Answers are compared by `vote_of`: case and spaces do not count, and a choice may
+    be named by its letter or its text. Rows without an answer vote for nothing and earn 0; of answers with equal votes
+    the first sample's is taken. A question that is asked twice in a step has two votes: prompts differ by their index.
     """
 
     refused = 0
@@ -74,10 +75,10 @@ class MajorityVote:
         """Any task will do."""
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
-        said = [None if t.answer is None else normalise(t.answer) for t in trajectories]
-        groups: dict[str, list[int]] = {}
+        said = [None if t.answer is None else vote_of(t.task, t.answer) for t in trajectories]
+        groups: dict[int, list[int]] = {}
         for i, t in enumerate(trajectories):
-            groups.setdefault(t.task.task_id, []).append(i)
+            groups.setdefault(t.task.index, []).append(i)
         scores = np.zeros(len(trajectories), np.float32)
         for rows in groups.values():
             votes = Counter(said[i] for i in rows if said[i] is not None)

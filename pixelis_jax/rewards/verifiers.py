@@ -20,6 +20,12 @@ def normalise(text: str) -> str:
     return " ".join(text.lower().split())
 
 
+def vote_of(task: Task, answer: str) -> str:
+    """What an answer says, as answers of one task are compared: the letter of the choice that it names, else itself."""
+    index = _choice_index(task, answer) if task.choices else None
+    return normalise(answer) if index is None else chr(ord("a") + index)
+
+
 def verify(task: Task, answer: str | None) -> float:
     """Score of `answer` in 0..1 by the task's `answer_type`; 0 where there is no answer.
 

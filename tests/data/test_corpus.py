@@ -73,9 +73,12 @@ def test_files_that_were_not_scored_are_one_category(tmp_path):
         (lambda d: d.mkdir(), "holds no .jsonl file"),
         (
             lambda d: (d.mkdir(), (d / "a.jsonl").write_bytes(b"")),
-            r"no sample in it can be used \(it holds none\); `pixelis",
+            r"no sample in it can be used \(it holds none\); `python -m pixelis_jax.cota import`",
         ),
-        (lambda d: (d.mkdir(), (d / "a.jsonl").write_bytes(b"{}\n\x00\n")), r"can be used \(2 bad line\)"),
+        (
+            lambda d: (d.mkdir(), (d / "a.jsonl").write_bytes(b"{}\n\x00\n")),
+            r"can be used \(2 bad line; the first: .*a\.jsonl:1: image_path: give one",
+        ),
         (lambda d: (write_folder(d), (d / "hard.jsonl").unlink()), r"hard\.jsonl is missing"),
     ],
 )

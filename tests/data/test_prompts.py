@@ -12,8 +12,8 @@ from pixelis_jax.data.prompts import Scenes, open_questions
 from pixelis_jax.types import UserError
 
 
-def opened(folder, *, share=0.3, apart="", count=4, check=lambda task: "", seed=3):
-    return open_questions(str(folder), str(apart), share, seed=seed, held_out_count=count, check=check)
+def opened(folder, *, share=0.3, apart="", count=4, check=lambda task: "", seed=3, train=True):
+    return open_questions(str(folder), str(apart), share, seed=seed, held_out_count=count, check=check, train=train)
 
 
 def numbers(questions, start, stop):
@@ -30,7 +30,7 @@ def test_scenes_are_those_of_their_numbers():
 
 def test_each_question_comes_once_an_epoch_in_an_order_of_its_own(tmp_path):
     questions = opened(write_folder(tmp_path / "own"))
-    count = len(questions.training)
+    count = len(questions.training.corpus)
     first, second = numbers(questions, 0, count), numbers(questions, count, 2 * count)
     assert sorted(first) == sorted(second) and len(set(first)) == count and first != second
     assert numbers(opened(tmp_path / "own"), 0, count) == first  # a pure function of the number
@@ -41,7 +41,7 @@ def test_each_question_comes_once_an_epoch_in_an_order_of_its_own(tmp_path):
 
 def test_held_out_pictures_are_not_trained_on(tmp_path):
     questions = opened(write_folder(tmp_path / "own"))
-    trained = set(numbers(questions, 0, len(questions.training)))
+    trained = set(numbers(questions, 0, len(questions.training.corpus)))
     asked = [int(questions.held_out(i).question.split()[-1].rstrip("?")) for i in range(4)]
     assert questions.held_out_count == 4 and len(set(asked)) == 4 and not trained & set(asked)
     assert questions.held_out(9).task_id == questions.held_out(3).task_id
@@ -52,33 +52,66 @@ def test_another_folder_may_be_held_out(tmp_path):
     write_folder(tmp_path / "own")
     write_folder(tmp_path / "apart", sizes={"simple": 3, "medium": 1, "hard": 1})
     questions = opened(tmp_path / "own", apart=tmp_path / "apart", count=100)
-    assert questions.held_out_count == 5 and len(questions.training) == 27
+    assert questions.held_out_count == 5 and len(questions.training.corpus) == 27
     assert "5 held-out questions" in " ".join(questions.notes())
 
 
-def test_the_next_question_stands_in_for_one_that_cannot_be_asked(tmp_path, caplog):
-    """Told in its metadata, and the first time in the log."""
+def test_another_question_stands_in_for_one_that_cannot_be_asked(tmp_path, caplog):
+    """Told in its metadata, once an epoch for each, and the first time in the log."""
     write_folder(tmp_path / "own")
     whole = opened(tmp_path / "own")
-    order = numbers(whole, 0, len(whole.training))
-    (tmp_path / "own" / "images" / f"{order[2]}.png").write_bytes(b"no picture")
+    count = len(whole.training.corpus)
+    order = numbers(whole, 0, count)
+    for bad in order[2:5]:
+        (tmp_path / "own" / "images" / f"{bad}.png").write_bytes(b"no picture")
     questions = opened(tmp_path / "own")
     with caplog.at_level("WARNING"):
-        for _ in range(2):
-            assert numbers(questions, 1, 4) == [order[1], order[3], order[3]]
-    assert [questions.train(i).metadata[prompting.SKIPPED] for i in (1, 2, 3)] == [0, 1, 0]
+        found = numbers(questions, 0, count)
+    assert found == numbers(questions, 0, count)  # a pure function of the number
+    assert [n for n, m in zip(found, order, strict=True) if n == m] == [*order[:2], *order[5:]]
+    assert not set(found) & set(order[2:5])
+    skipped = [questions.train(i).metadata.get(prompting.SKIPPED, 0) for i in range(2 * count)]
+    assert skipped[:count] == [0, 0, 1, 1, 1] + [0] * (count - 5) and sum(skipped) == 6
     (warning,) = [r.getMessage() for r in caplog.records]
-    assert f"{order[2]}.png" in warning and "see skipped/prompt in metrics.jsonl" in warning
+    assert f"{order[2]}.png" in warning and warning.endswith("such questions are left out, skipped/prompt counts them")
+
+
+def test_a_file_that_is_changed_meanwhile_ends_it(tmp_path):
+    """Places in it are no longer those of the samples."""
+    own = write_folder(tmp_path / "own")
+    questions = opened(own)
+    for file in own.glob("*.jsonl"):
+        file.write_text("".join(reversed(file.read_text().splitlines(keepends=True))))
+    with pytest.raises(UserError, match="jsonl: was changed while the job ran; restore it, or start anew"):
+        questions.train(0)
+    for file in own.glob("*.jsonl"):
+        file.unlink()
+    with pytest.raises(UserError, match=r"jsonl: can't be read any more"):
+        questions.train(0)
+
+
+def test_held_out_pictures_that_are_trained_on_are_told(tmp_path):
+    own = write_folder(tmp_path / "own")
+    assert any("27 held-out pictures are trained on too" in note for note in opened(own, apart=own).notes())
+    assert not any("trained on too" in note for note in opened(own).notes())
+
+
+def test_an_evaluation_asks_all_unless_a_share_is_given(tmp_path):
+    own = write_folder(tmp_path / "own")
+    everything = opened(own, share=0.0, count=100, train=False)
+    assert everything.held_out_count == 27 and not any("trained on too" in note for note in everything.notes())
+    part = opened(own, share=0.3, count=100, train=False)
+    assert part.held_out_count == opened(own, share=0.3, count=100).held_out_count < 27
 
 
 def test_a_prompt_that_does_not_fit_is_left_out_on_both_sides(tmp_path):
     write_folder(tmp_path / "own")
     odd = opened(tmp_path / "own", count=100, check=lambda task: "" if int(task.answer) % 2 else "even")
-    count = len(odd.training)
+    count = len(odd.training.corpus)
     assert all(int(odd.train(i).answer) % 2 for i in range(count))
     assert all(int(odd.held_out(i).answer) % 2 for i in range(odd.held_out_count))
-    assert 0 < odd.held_out_count < len(odd.apart)
-    assert f"{len(odd.apart) - odd.held_out_count} left out" in " ".join(odd.notes())
+    assert 0 < odd.held_out_count < len(odd.apart.corpus)
+    assert f"{len(odd.apart.corpus) - odd.held_out_count} left out" in " ".join(odd.notes())
 
 
 def test_nothing_to_ask_is_an_error(tmp_path):
@@ -86,8 +119,8 @@ def test_nothing_to_ask_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"none of its .* held-out questions can be asked"):
         opened(tmp_path / "own", check=lambda task: "too long")
     questions = opened(tmp_path / "own")
-    questions.check = lambda task: "too long"
-    with pytest.raises(UserError, match=r"none of its .* questions can be asked; the last one: too long"):
+    questions.training.check = lambda task: "too long"
+    with pytest.raises(UserError, match=r"none of its .* questions can be asked; the first one: too long"):
         questions.train(0)
     with pytest.raises(UserError, match=r"held_out_share is 0 and data.held_out_path is empty"):
         opened(tmp_path / "own", share=0.0)

@@ -212,9 +212,17 @@ def test_of_equal_votes_the_first_samples_is_taken():
     assert vote("8", "7", "7", "8").tolist() == [1, 0, 0, 1]
 
 
+def test_a_choice_may_be_named_by_its_letter_or_its_text():
+    task = Task("a", 0, "counting", "Which?", (), "(unknown)", choices=("red", "blue"))
+    rows = [dialogue(a, task=task) for a in ("B", "b. blue", "blue", "red")]
+    assert MajorityVote(weighted=False, least=0.5)(rows).tolist() == [1, 1, 1, 0]
+
+
 def test_each_prompt_has_its_own_vote():
-    rows = [dialogue(a, task=Task(n, 0, "counting", "?", (), "")) for a, n in zip("7788", "abab", strict=True)]
-    assert MajorityVote(weighted=False, least=0.6)(rows[:2] + rows[2:]).tolist() == pytest.approx(
-        [np.nan] * 4, nan_ok=True
-    )
+    """Prompts differ by their index: the same question may be asked twice in a step."""
+    rows = [dialogue(a, task=Task("same", n, "counting", "?", (), "")) for a, n in zip("7788", (0, 1) * 2, strict=True)]
+    assert np.isnan(MajorityVote(weighted=False, least=0.6)(rows)).all()
     assert MajorityVote(weighted=False, least=0.5)(rows).tolist() == [1, 1, 0, 0]
+    answers = [("x", 0)] * 3 + [("y", 0)] + [("y", 1)] * 4
+    rows = [dialogue(a, task=Task("same", n, "counting", "?", (), "")) for a, n in answers]
+    assert MajorityVote(weighted=False, least=0.5)(rows).tolist() == [1, 1, 1, 0, 1, 1, 1, 1]

@@ -183,10 +183,11 @@ def typed(question: str, answer: str, given: Any, place: Place) -> Record:
 
 
 def untyped(question: str, given: Any, place: Place) -> Record:
-    """The fields of a question that has no answer: its choices stand in its words, and the answer is UNKNOWN."""
+    """The fields of a question that has no answer, which is UNKNOWN then; votes are compared by its choices."""
     choices = [] if given is None or given in ([], {}) else choices_of(given, place, "choices")
     return {
         "question": with_choices(question, choices),
+        "choices": choices or choices_in(question),
         "answer": UNKNOWN,
         "ground_truth": UNKNOWN,
         "answer_type": "exact",

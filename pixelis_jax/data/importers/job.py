@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,8 +45,11 @@ class Counts:
 class Import:
     """The import of `source` into the folder `out`; `run` does it all."""
 
-    def __init__(self, source: Path, out: Path, options: Options) -> None:
-        self.source, self.out, self.options = source, out, options
+    def __init__(
+        self, source: Path, out: Path, options: Options, *, check: Callable[[cota.Sample], None] = lambda sample: None
+    ) -> None:
+        """`check` may raise UserError for a sample that would be of no use."""
+        self.source, self.out, self.options, self.check = source, out, options, check
         self.counts = Counts()
         self._name = source.resolve().name
         self._ids: dict[str, str] = {}
@@ -193,6 +196,10 @@ class Import:
             context = Context(self.options, look, notes)
             made = FORMATS[name].convert(record, place, context)
             sample = cota.from_record(self._with_provenance(made, name), place.where)
+            try:
+                self.check(sample)
+            except UserError as error:
+                raise Refusal(place.where, "answer", "is not of its answer_type", str(error)) from None
             if sample.sample_id in self._ids:
                 first = self._ids[sample.sample_id]
                 raise Refusal(

@@ -42,7 +42,7 @@ def convert(record: Record, place: Place, context: Context) -> Record:
     else:
         typed = answers.typed(question, accepted[0], choices, place)
     made.update(typed, trajectory=[])
-    if record.get("answer_type") is not None:
+    if record.get("answer_type") is not None and not unanswered:
         made["answer_type"] = record["answer_type"]
     if len(accepted) > 1 and typed["answer_type"] != "choice":
         made["metadata"]["answers"] = accepted

@@ -55,8 +55,9 @@ def test_a_question_without_an_answer_is_taken_where_so_asked(bring, nothing):
     assert one.sample_type == "outcome_negative" and not one.answer_loss and one.metadata == {"unanswered": True}
     assert other.answer == "B" and "unanswered" not in other.metadata
     assert job.counts.notes["without an answer"] == 1
-    (listed,), _, _ = bring(bare | {"options": ["blue", "red"]}, unanswered=True)
-    assert listed.question == "What is it?\nA. blue\nB. red" and listed.answer_type == "exact"
+    (listed,), _, _ = bring(bare | {"options": ["blue", "red"], "answer_type": "numeric"}, unanswered=True)
+    assert listed.question == "What is it?\nA. blue\nB. red"
+    assert listed.answer_type == "exact" and listed.choices == ("blue", "red")
 
 
 def test_choices_are_shown_in_the_question(bring):
