@@ -163,7 +163,7 @@ class Workdir:
                 f"{self.path} holds a run of an earlier version, whose config has no"
                 f" {', '.join(c.field for c in changes)}; go on with that version, or start anew in another --workdir"
             )
-        rest = [{name: run[name] for name in ("seed", "hashes") if name in run} for run in (old, new)]
+        rest = [_reads(run) for run in (old, new)]
         changes += diff(*rest)
         if changes:
             told = "; ".join(map(str, changes))
@@ -247,6 +247,14 @@ def commit() -> str | None:
         return None  # installed into somebody else's repository
     head = git("rev-parse", "HEAD")
     return f"{head}+changes" if head and git("status", "--porcelain", "--untracked-files=no") else head
+
+
+def _reads(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Seed and hashes of a run, as far as there are; of the hashes what one can tell apart at a glance."""
+    found = {name: run[name] for name in ("seed", "hashes") if name in run}
+    if "hashes" in found:
+        found["hashes"] = {name: str(value)[:12] for name, value in found["hashes"].items()}
+    return found
 
 
 def _free_fields(config: Mapping[str, Any]) -> tuple[str, ...]:
