@@ -12,28 +12,32 @@ import pytest
 
 # Seconds that files take, where it is more than a few: two processes end together if these start first.
 FILE_S = {
-    "tests/test_rft_job.py": 200,
-    "tests/test_offline_jobs.py": 140,
-    "tests/test_hosts.py": 130,
-    "tests/test_parallel.py": 100,
-    "tests/test_train_step.py": 75,
-    "tests/test_plan.py": 50,
-    "tests/models/test_qwen3_vl_parity.py": 50,
-    "tests/models/test_peft.py": 90,
-    "tests/rollout/test_vision_adapter.py": 60,
-    "tests/test_dropout.py": 40,
-    "tests/test_predict.py": 45,
-    "tests/test_export.py": 45,
-    "tests/rollout/test_text_only.py": 35,
-    "tests/models/test_text_parity.py": 35,
-    "tests/rewards/test_orchestrator.py": 30,
-    "tests/algorithms/test_grpo.py": 25,
-    "tests/test_adapters.py": 25,
-    "tests/test_checkpoints.py": 25,
-    "tests/test_main.py": 20,
-    "tests/models/test_lora.py": 20,
+    "tests/test_hosts.py": 260,
+    "tests/test_rft_job.py": 180,
+    "tests/test_offline_jobs.py": 170,
+    "tests/test_train_step.py": 150,
+    "tests/test_plan.py": 95,
+    "tests/test_parallel.py": 90,
+    "tests/test_rft_options.py": 75,
+    "tests/models/test_peft.py": 60,
+    "tests/test_own_questions.py": 55,
+    "tests/test_sft_job.py": 50,
+    "tests/cota/test_generate.py": 50,
+    "tests/rollout/test_vision_adapter.py": 50,
+    "tests/models/test_qwen3_vl_parity.py": 40,
+    "tests/test_predict.py": 25,
+    "tests/data/test_cota_batches.py": 25,
+    "tests/test_export.py": 20,
+    "tests/models/test_quantized.py": 20,
+    "tests/test_dropout.py": 20,
+    "tests/models/test_text_parity.py": 15,
+    "tests/tools/test_segmentation.py": 15,
+    "tests/rollout/test_text_only.py": 15,
+    "tests/models/test_published_shapes.py": 15,
+    "tests/rollout/test_deepstack.py": 12,
+    "tests/models/test_video_parity.py": 12,
 }
-OTHER_S = 5.0  # any other file
+OTHER_S = 2.0  # any other file
 EVERY_S = 15.0  # between two lines
 WORKERS = 2  # more would not fit a small machine's memory
 
