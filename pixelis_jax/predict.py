@@ -1,4 +1,4 @@
-"""One question about one picture, answered with the tool dialogue shown.
+"""One question about a picture, several, or a film, answered with the tool dialogue shown.
 
 python -m pixelis_jax.predict --workdir=runs/rft --image=photo.jpg --question="Which digit is in the blue square?"
 """
@@ -36,7 +36,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--adapter", type=Path, help="PEFT directory")
     source.add_argument("--workdir", type=Path, help="folder of a training run: its last checkpoint's adapter")
-    parser.add_argument("--image", type=Path, required=True, action=_Once, help="one picture")
+    pictures = "a picture; give it again for a question about several"
+    parser.add_argument("--image", type=Path, required=True, action="append", dest="images", help=pictures)
+    parser.add_argument("--film", action="store_true", help="the pictures are the frames of a film, in their order")
     parser.add_argument("--question", required=True)
     parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token (default)")
     parser.add_argument("--seed", type=_seed, default=0, help="of the sampling, where temperature is above 0")
@@ -44,7 +46,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max_new_tokens", type=_positive, help="tokens a turn (default: as in training, else 512)")
     parser.add_argument("--context_tokens", type=_positive, help="of the dialogue (default: as in training, else 8192)")
     parser.add_argument("--tools", help="names with commas between them (default: as in training, else ZOOM_IN)")
-    parser.add_argument("--save_images", type=Path, help="folder for the picture and what the tools returned")
+    parser.add_argument("--save_images", type=Path, help="folder for the pictures and what the tools returned")
     return parser.parse_args(arguments)
 
 
@@ -58,13 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from pixelis_jax.models import policy as policies
     from pixelis_jax.types import UserError
 
-    for flag, value in (("--model", args.model), ("--image", args.image)):
+    for flag, value in (("--model", args.model), *(("--image", image) for image in args.images)):
         if value is not None and str(value) in ("", "."):
             raise UserError(f"{flag} is empty; name one")
     check_temperature("--temperature", args.temperature)
     if args.save_images:
         _make_folder(args.save_images)
-    image = open_rgb(args.image)
+    images = [open_rgb(image) for image in args.images]
     set_up_jax()
     source = args.adapter or args.workdir
     trained = adapters.read(source, base_name=args.model, moved=True) if source else None
@@ -74,19 +76,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     scale = trained.lora.scale if trained else 1.0
     frame = settings.get("image", {}).get("coordinates", "")
     policy = policies.load(name, lora_scale=scale, overview=overview, crop=crop, coordinates=frame)
-    trajectory = ask(policy, trained, image, args, settings)
+    trajectory = ask(policy, trained, images, args, settings)
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     print(f"model {name}" + (f" with the adapter of {trained.origin}" if trained else ""))
-    for line in dialogue(trajectory, policy, name=args.image.name, color=color):
+    for line in dialogue(trajectory, policy, names=[image.name for image in args.images], color=color):
         print(line, flush=True)
     if args.save_images:
         save_images(args.save_images, trajectory.images)
 
 
 def ask(
-    policy: "Policy", trained: "Trained | None", image: "np.ndarray", args: argparse.Namespace, settings: dict[str, Any]
+    policy: "Policy",
+    trained: "Trained | None",
+    images: "Sequence[np.ndarray]",
+    args: argparse.Namespace,
+    settings: dict[str, Any],
 ) -> "Trajectory":
-    """The rollout of one question. Raises UserError where picture and question do not fit the model."""
+    """The rollout of one question. Raises UserError where pictures and question do not fit the model."""
     from pixelis_jax.rollout import RolloutConfig, SamplingConfig
     from pixelis_jax.rollout.sample import Sampler
     from pixelis_jax.tools import schemas, select
@@ -100,14 +106,16 @@ def ask(
     )
     named = args.tools.split(",") if args.tools is not None else settings.get("tools", {}).get("names", ["ZOOM_IN"])
     available = select(named)
-    _check(policy, image, args, sampling.context_tokens, schemas(available))
+    _check(policy, images, args, sampling.context_tokens, schemas(available))
     turns = args.max_turns or limits.get("max_turns", 4)
     sampler = Sampler(policy, RolloutConfig(sampling=sampling, max_turns=turns), tools=available)
-    task = Task("predict", 0, "predict", args.question, (image,), answer="")
+    task = Task("predict", 0, "predict", args.question, tuple(images), answer="", is_video=args.film)
     return sampler([task], lora=trained.adapter if trained else None, seed=args.seed, step=0).trajectories[0]
 
 
-def _check(policy: "Policy", image: "np.ndarray", args: argparse.Namespace, context_tokens: int, listed: str) -> None:
+def _check(
+    policy: "Policy", images: "Sequence[np.ndarray]", args: argparse.Namespace, context_tokens: int, listed: str
+) -> None:
     from pixelis_jax.models.processor import Placed
     from pixelis_jax.models.rows import Row
     from pixelis_jax.types import UserError
@@ -118,28 +126,33 @@ def _check(policy: "Policy", image: "np.ndarray", args: argparse.Namespace, cont
     for token in processor.tokenizer.get_added_tokens_decoder().values():
         if token.special and token.content in args.question:
             raise UserError(f"--question contains the control token {token.content}; leave it out")
-    try:
-        size = processor.fit_overview(*image.shape[:2])
-    except UserError as error:
-        raise UserError(f"{args.image}: {error}") from None
-    height, width = image.shape[:2]
-    if min(height, width) < policy.model.config.need_vision().factor:
-        note = f"{args.image} has only {width}x{height} px; it is enlarged to {size[1]}x{size[0]}, which adds no detail"
-        print(f"note: {note}", file=sys.stderr)
+    sizes = []
+    for name, image in zip(args.images, images, strict=True):
+        height, width = image.shape[:2]
+        try:
+            size = processor.fit_overview(height, width)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+        if min(height, width) < policy.model.config.need_vision().factor:
+            note = f"{name} has only {width}x{height} px; it is enlarged to {size[1]}x{size[0]}, which adds no detail"
+            print(f"note: {note}", file=sys.stderr)
+        sizes.append(size)
     row = Row()
-    processor.append_prompt(row, args.question, [Placed(size, 0)], listed)
+    processor.append_prompt(row, args.question, [Placed(size, 0) for size in sizes], listed)
     if len(row) >= context_tokens:
+        what = "picture" if len(sizes) == 1 else f"{len(sizes)} pictures"
+        seen = sum(map(processor.image_tokens, sizes))
         raise UserError(
-            f"picture and question take {len(row)} tokens ({processor.image_tokens(size)} of them the picture) and the"
-            f" dialogue has {context_tokens}; raise --context_tokens, or shorten the question"
+            f"{what} and question take {len(row)} tokens ({seen} of them the {what.split()[-1]}) and the dialogue has"
+            f" {context_tokens}; raise --context_tokens, or shorten the question"
         )
 
 
-def dialogue(trajectory: "Trajectory", policy: "Policy", *, name: str, color: bool) -> Iterator[str]:
-    """Lines that show a rollout: thought, call, observation with sizes, answer."""
-    first = trajectory.images[0]
-    seen = policy.processor.fit_overview(*first.shape[:2])
-    yield f"image 1: {_clean(name)}, {_size(first.shape)} px, seen as {_size(seen)} px"
+def dialogue(trajectory: "Trajectory", policy: "Policy", *, names: Sequence[str], color: bool) -> Iterator[str]:
+    """Lines that show a rollout: thought, call, observation with sizes, answer. `names` are those of the pictures."""
+    for number, (name, image) in enumerate(zip(names, trajectory.images, strict=False), start=1):
+        seen = policy.processor.fit_overview(*image.shape[:2])
+        yield f"image {number}: {_clean(name)}, {_size(image.shape)} px, seen as {_size(seen)} px"
     yield f"question: {_clean(trajectory.task.question)}"
     for number, turn in enumerate(trajectory.turns, start=1):
         yield _paint(f"turn {number}", "turn", color)
@@ -167,7 +180,7 @@ def _parts(turn: "Turn", policy: "Policy") -> Iterator[tuple[str, str]]:
 
 
 def save_images(directory: Path, images: "Sequence[np.ndarray]") -> None:
-    """`image_1.png` is the picture, the others are what the tools returned, at full resolution."""
+    """`image_1.png` is the (first) picture; behind the pictures is what the tools returned, at full resolution."""
     from pixelis_jax.metrics.files import atomic_write
     from pixelis_jax.metrics.writer import png
 
@@ -211,15 +224,6 @@ def _paint(text: str, part: str, color: bool) -> str:
 
 def _size(shape: Sequence[int]) -> str:
     return f"{shape[1]}x{shape[0]}"
-
-
-class _Once(argparse.Action):
-    """Refuses a flag that is given again: the first one would be dropped."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, *_: Any) -> None:
-        if getattr(namespace, self.dest) is not None:
-            parser.error(f"{self.option_strings[0]} is given twice; give one")
-        setattr(namespace, self.dest, value)
 
 
 def _positive(text: str) -> int:

@@ -87,13 +87,17 @@ def _without(skipped: int) -> str:
 
 
 def _example(run: Run) -> str:
-    """Arguments of `predict` for a picture and a question that the run has logged; FILE and ... where there is none."""
+    """Arguments of `predict` for the pictures and question of a logged rollout; FILE and ... where there is none."""
     try:
         last = read_jsonl(run.path / TRAJECTORIES)[-1]
-        image, question = run.path / last["images"][0], str(last["question"])
+        seen = [turn["observation"]["image"] for turn in last["turns"] if turn["observation"]]
+        own = min((place for place in seen if place is not None), default=len(last["images"]))  # behind it, the tools'
+        if not own:
+            raise LookupError("no picture")
+        words = [f"--image={shlex.quote(str(run.path / image))}" for image in last["images"][:own]]
+        return " ".join([*words, *["--film"] * last["is_video"], f"--question={shlex.quote(str(last['question']))}"])
     except (UserError, LookupError, TypeError):  # the file may have been changed by hand, and all work is done
         return "--image=FILE --question=..."
-    return f"--image={shlex.quote(str(image))} --question={shlex.quote(question)}"
 
 
 def write_sft_summary(run: Run, job: CurriculumSFT, state: TrainState, host: Host) -> None:

@@ -53,7 +53,7 @@ CROP = Observation("Image 2, 56x56, 2.0x", image=np.zeros((31, 33, 3), np.uint8)
 
 def lines(model: Path, *turns: Turn, color: bool = False, status: str = "answered") -> list[str]:
     loaded = policy.load(str(model))
-    return list(predict.dialogue(trajectory(*turns, status=status), loaded, name="p.png", color=color))
+    return list(predict.dialogue(trajectory(*turns, status=status), loaded, names=["p.png"], color=color))
 
 
 def test_the_dialogue_is_shown_turn_by_turn(model: Path) -> None:
@@ -302,10 +302,32 @@ def test_a_picture_that_is_not_there_is_one_line(model: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_second_picture_is_refused(capsys):
-    with pytest.raises(SystemExit) as caught:
-        predict.parse(["--image=a.png", "--image=b.png", "--question=What is it?", "--model=x"])
-    assert caught.value.code == 2 and "--image is given twice; give one" in capsys.readouterr().err
+def test_a_question_about_several_pictures(model: Path, picture: Path, capsys) -> None:
+    """Each is shown with its number; as the frames of a film the tools get them as one."""
+    predict.main(
+        [f"--model={model}", f"--image={picture}", f"--image={picture}", "--question=which?", "--max_new_tokens=4"]
+    )
+    shown = capsys.readouterr().out.splitlines()
+    assert [line for line in shown if line.startswith("image ")] == [
+        f"image {n}: {picture.name}, 120x90 px, seen as 112x84 px" for n in (1, 2)
+    ]
+    alone = ["--question=which?", "--context_tokens=40"]
+    with pytest.raises(UserError, match=r"2 pictures and question take \d+ tokens \(24 of them the pictures\)"):
+        predict.main([f"--model={model}", f"--image={picture}", f"--image={picture}", *alone])
+
+
+def test_a_film_is_asked_about_as_one(model: Path, picture: Path, monkeypatch) -> None:
+    tasks = []
+
+    def catch(self, asked, **options):
+        tasks.extend(asked)
+        raise Asked
+
+    monkeypatch.setattr(importlib.import_module("pixelis_jax.rollout.sample").Sampler, "__call__", catch)
+    for flags in (["--film"], []):
+        with pytest.raises(Asked):
+            run(model, picture, f"--image={picture}", *flags)
+    assert [(len(task.images), task.is_video) for task in tasks] == [(2, True), (2, False)]
 
 
 def test_no_tool_is_not_the_default(model: Path, picture: Path) -> None:

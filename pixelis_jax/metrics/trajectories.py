@@ -1,11 +1,11 @@
 """The record of one rollout in `trajectories.jsonl`.
 
 Schema, version 1 (keys in this meaning for as long as the version stands):
-`schema` 1; `step` training step; `task_id`, `index`, `task_type`, `question`, `gold` of the task; `sample` number in
-its group; `status` (types.Trajectory); `answer` the policy's or null; `tokens` total, `policy_tokens` sampled; `turns`,
-a list of {`text`, `thought`, `call` {name, arguments} or null, `answer`, `error`, `observation` {text, ok, region,
-image} or null}, where `observation.image` is a place in `images` or null; `images` files relative to the workdir, the
-task's own first; `numbers` what was measured of the row: rewards and advantage.
+`schema` 1; `step` training step; `task_id`, `index`, `task_type`, `question`, `is_video`, `gold` of the task; `sample`
+number in its group; `status` (types.Trajectory); `answer` the policy's or null; `tokens` total, `policy_tokens`
+sampled; `turns`, a list of {`text`, `thought`, `call` {name, arguments} or null, `answer`, `error`, `observation`
+{text, ok, region, image} or null}, where `observation.image` is a place in `images` or null; `images` files relative
+to the workdir, the task's own first; `numbers` what was measured of the row: rewards and advantage.
 """
 
 from collections.abc import Mapping
@@ -32,6 +32,7 @@ def record(trajectory: "Trajectory", numbers: Mapping[str, float | None]) -> dic
         "index": task.index,
         "task_type": task.task_type,
         "question": task.question,
+        "is_video": task.is_video,
         "gold": task.answer,
         "sample": trajectory.sample,
         "status": trajectory.status,
