@@ -37,7 +37,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     source.add_argument("--adapter", type=Path, help="PEFT directory")
     source.add_argument("--workdir", type=Path, help="folder of a training run: its last checkpoint's adapter")
     pictures = "a picture; give it again for a question about several"
-    parser.add_argument("--image", type=Path, required=True, action="append", dest="images", help=pictures)
+    parser.add_argument(
+        "--image", type=Path, required=True, action="append", dest="images", metavar="IMAGE", help=pictures
+    )
     parser.add_argument("--film", action="store_true", help="the pictures are the frames of a film, in their order")
     parser.add_argument("--question", required=True)
     parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token (default)")
