@@ -127,7 +127,7 @@ def _cell(values: Sequence[float], sign: str = "") -> str:
 
 
 class Runs:
-    """The runs in a folder, of which those that are going end with this object's block."""
+    """The runs in a folder; `end` ends those that are going."""
 
     def __init__(self, out: Path, arms: Mapping[str, Sequence[str]], overrides: Sequence[str]) -> None:
         self.out, self.arms, self.overrides = out, arms, overrides

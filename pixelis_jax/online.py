@@ -21,7 +21,6 @@ from pixelis_jax.evaluation import Outcome, outcomes_of
 from pixelis_jax.metrics import alerts, trajectories, windows
 from pixelis_jax.models import lora as loras
 from pixelis_jax.models.rows import bucket
-from pixelis_jax.rewards.task import Verified
 from pixelis_jax.rollout import Rollout, Sampler
 from pixelis_jax.rollout.collate import padded_length, trajectory_batch
 from pixelis_jax.runtime import Host, Run
@@ -56,7 +55,7 @@ class Online:
         self.sampler = Sampler(self.policy, rollout, tools=assembly.tools_of(config), engine=engine)
         self.share = hosts.share(self.policy.mesh)
         self.reward = assembly.task_reward(config)
-        if self.questions.unanswered and isinstance(self.reward, Verified):
+        if self.questions.unanswered and self.reward.needs_answers:
             raise UserError(
                 f"{config.data.path}: {self.questions.unanswered} of its training questions have no answer to verify;"
                 " set rewards.majority (what most samples say is right) or a rewards.function"
@@ -165,7 +164,7 @@ class Online:
         return collect(ask, self.reward, rules, further=cfg.dynamic_batches, share=self.share)
 
     def fresh_tasks(self, step: int, attempt: int) -> list[Task]:
-        """Training prompts of this process that no step has in its own batch, a pure function of the arguments."""
+        """Training prompts of this process under numbers that no step has itself, a pure function of the arguments."""
         cfg = self.config.rollout
         first = FRESH + (step * cfg.dynamic_batches + attempt) * cfg.prompts
         return [self.questions.train(first + i) for i in self._prompts]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pixelis_jax.adapters import Trained
     from pixelis_jax.models.policy import Policy
-    from pixelis_jax.types import Trajectory, Turn
+    from pixelis_jax.types import Task, Trajectory, Turn
 
 MEMORY_REMEDY = "use a smaller model or lower --context_tokens"
 MOST = 2**20  # tokens or turns: above any model's context
@@ -108,18 +108,15 @@ def ask(
     )
     named = args.tools.split(",") if args.tools is not None else settings.get("tools", {}).get("names", ["ZOOM_IN"])
     available = select(named)
-    _check(policy, images, args, sampling.context_tokens, schemas(available))
+    task = Task("predict", 0, "predict", args.question, tuple(images), answer="", is_video=args.film)
+    _check(policy, task, args, sampling.context_tokens, schemas(available))
     turns = args.max_turns or limits.get("max_turns", 4)
     sampler = Sampler(policy, RolloutConfig(sampling=sampling, max_turns=turns), tools=available)
-    task = Task("predict", 0, "predict", args.question, tuple(images), answer="", is_video=args.film)
     return sampler([task], lora=trained.adapter if trained else None, seed=args.seed, step=0).trajectories[0]
 
 
-def _check(
-    policy: "Policy", images: "Sequence[np.ndarray]", args: argparse.Namespace, context_tokens: int, listed: str
-) -> None:
-    from pixelis_jax.models.processor import Placed
-    from pixelis_jax.models.rows import Row
+def _check(policy: "Policy", task: "Task", args: argparse.Namespace, context_tokens: int, listed: str) -> None:
+    from pixelis_jax.data.prompts import prompt_tokens
     from pixelis_jax.types import UserError
 
     processor = policy.processor
@@ -129,7 +126,7 @@ def _check(
         if token.special and token.content in args.question:
             raise UserError(f"--question contains the control token {token.content}; leave it out")
     sizes = []
-    for name, image in zip(args.images, images, strict=True):
+    for name, image in zip(args.images, task.images, strict=True):
         height, width = image.shape[:2]
         try:
             size = processor.fit_overview(height, width)
@@ -139,13 +136,12 @@ def _check(
             note = f"{name} has only {width}x{height} px; it is enlarged to {size[1]}x{size[0]}, which adds no detail"
             print(f"note: {note}", file=sys.stderr)
         sizes.append(size)
-    row = Row()
-    processor.append_prompt(row, args.question, [Placed(size, 0) for size in sizes], listed)
-    if len(row) >= context_tokens:
+    tokens = prompt_tokens(task, processor, listed)
+    if tokens >= context_tokens:
         what = "picture" if len(sizes) == 1 else f"{len(sizes)} pictures"
         seen = sum(map(processor.image_tokens, sizes))
         raise UserError(
-            f"{what} and question take {len(row)} tokens ({seen} of them the {what.split()[-1]}) and the dialogue has"
+            f"{what} and question take {tokens} tokens ({seen} of them the {what.split()[-1]}) and the dialogue has"
             f" {context_tokens}; raise --context_tokens, or shorten the question"
         )
 

@@ -1,5 +1,6 @@
 """A run's folder: one process at a time, what is needed to do the run again, and whether it is finished."""
 
+import dataclasses
 import fcntl
 import importlib.metadata
 import json
@@ -18,7 +19,7 @@ from ml_collections import ConfigDict
 
 from pixelis_jax import hosts
 from pixelis_jax.checkpoints import MANIFEST
-from pixelis_jax.config import diff, flatten, to_json
+from pixelis_jax.config import Change, diff, flatten, to_json
 from pixelis_jax.metrics.files import atomic_write, check_steps
 from pixelis_jax.metrics.writer import METRICS, PERF, TRAJECTORIES
 from pixelis_jax.types import UserError
@@ -163,8 +164,8 @@ class Workdir:
                 f"{self.path} holds a run of an earlier version, whose config has no"
                 f" {', '.join(c.field for c in changes)}; go on with that version, or start anew in another --workdir"
             )
-        rest = [_reads(run) for run in (old, new)]
-        changes += diff(*rest)
+        rest = [{name: run[name] for name in ("seed", "hashes") if name in run} for run in (old, new)]
+        changes += map(_short, diff(*rest))
         if changes:
             told = "; ".join(map(str, changes))
             raise UserError(
@@ -249,12 +250,11 @@ def commit() -> str | None:
     return f"{head}+changes" if head and git("status", "--porcelain", "--untracked-files=no") else head
 
 
-def _reads(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Seed and hashes of a run, as far as there are; of the hashes what one can tell apart at a glance."""
-    found = {name: run[name] for name in ("seed", "hashes") if name in run}
-    if "hashes" in found:
-        found["hashes"] = {name: str(value)[:12] for name, value in found["hashes"].items()}
-    return found
+def _short(change: Change) -> Change:
+    """Of a hash as much as one can tell apart at a glance."""
+    if not change.field.startswith("hashes."):
+        return change
+    return dataclasses.replace(change, old=change.old and str(change.old)[:12], new=change.new and str(change.new)[:12])
 
 
 def _free_fields(config: Mapping[str, Any]) -> tuple[str, ...]:

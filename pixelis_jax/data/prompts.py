@@ -14,9 +14,9 @@ from absl import logging
 
 from pixelis_jax.data.corpus import ChangedError, Corpus, Selection, open_corpus, open_sides
 from pixelis_jax.data.cota import SAMPLE_TYPES
-from pixelis_jax.data.pixelsearch import assets
 from pixelis_jax.data.pixelsearch.questions import make_task
-from pixelis_jax.models.processor import Placed, Processor, Row
+from pixelis_jax.models.processor import Placed, Processor
+from pixelis_jax.models.rows import Row
 from pixelis_jax.types import Task, UserError
 
 SKIPPED = "skipped"  # metadata of a task: 1 where it stands in for a question that can't be asked
@@ -39,7 +39,7 @@ class Prompts(Protocol):
 
     @property
     def hashes(self) -> dict[str, str]:
-        """Of the data, for run.json."""
+        """Of data that is not bundled, for run.json."""
 
     def train(self, number: int) -> Task:
         """Training prompt `number`, from 0 without end; the number is its address."""
@@ -64,7 +64,7 @@ class Scenes:
 
     @property
     def hashes(self) -> dict[str, str]:
-        return {"data": assets.sha256()}
+        return {}
 
     def train(self, number: int) -> Task:
         return make_task(self.seed, "train", number, kinds=self.kinds)

@@ -34,10 +34,12 @@ COLUMNS: dict[str, Callable[[Trajectory], Any]] = {
 class TaskReward(Protocol):
     """f32[B] of B trajectories; NaN where no reward applies: such a row counts in no group mean and trains nothing.
 
-    `refused` counts the rows of the last call for which no number could be had.
+    `refused` counts the rows of the last call for which no number could be had; `needs_answers` where it can't do
+    without the tasks' own.
     """
 
     refused: int
+    needs_answers: bool
 
     def check(self, task: Task) -> None:
         """Raises UserError for what can be known before the first rollout."""
@@ -48,7 +50,7 @@ class TaskReward(Protocol):
 class Verified:
     """The verifier that each task names, 0..1; 0 without an answer."""
 
-    refused = 0
+    refused, needs_answers = 0, True
 
     def check(self, task: Task) -> None:
         """A task that names no verifier can't be made."""
@@ -66,7 +68,7 @@ class MajorityVote:
     the first sample's is taken. A question that is asked twice in a step has two votes: prompts differ by their index.
     """
 
-    refused = 0
+    refused, needs_answers = 0, False
 
     def __init__(self, *, weighted: bool, least: float) -> None:
         self.weighted, self.least = weighted, least
@@ -95,6 +97,8 @@ class UserFunction:
     `prompts` are the questions, `completions` what the policy wrote, its turns joined by newlines, without what tools
     returned. Of `COLUMNS` it gets those that it has parameters for, all of them where it takes `**columns`.
     """
+
+    needs_answers = False
 
     def __init__(self, name: str) -> None:
         """Raises UserError for a name that is no function, or one with a parameter that nothing can fill."""
