@@ -2,6 +2,7 @@
 
 python -m benchmarks.ablation --out=runs/ablation --seeds=5
 python -m benchmarks.ablation --out=runs/ablation_small --seeds=2 --arms=base,coherence --config.total_steps=20
+python -m benchmarks.ablation --out=runs/ablation --jobs=8 --gpus=0,1    # four at a time on each of two GPUs
 
 Each arm and seed is a run of configs/rft.py in OUT/ARM_SEED, by its own process; runs that are finished are kept, so
 the same command goes on after a kill. OUT/table.md has the mean of each arm with its 95 % confidence interval
@@ -10,11 +11,14 @@ the same command goes on after a kill. OUT/table.md has the mean of each arm wit
 
 import argparse
 import concurrent.futures
+import contextlib
+import itertools
 import json
 import math
+import queue
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -127,10 +131,19 @@ def _cell(values: Sequence[float], sign: str = "") -> str:
 
 
 class Runs:
-    """The runs in a folder; `end` ends those that are going."""
+    """The runs in a folder; `end` ends those that are going.
 
-    def __init__(self, out: Path, arms: Mapping[str, Sequence[str]], overrides: Sequence[str]) -> None:
+    `gpus` has the CUDA number of a GPU for each run that may go at a time; none: each run sees all that there are.
+    """
+
+    def __init__(
+        self, out: Path, arms: Mapping[str, Sequence[str]], overrides: Sequence[str], gpus: Sequence[str] = ()
+    ) -> None:
         self.out, self.arms, self.overrides = out, arms, overrides
+        self._free: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._shared_out = bool(gpus)
+        for gpu in gpus:
+            self._free.put(gpu)
         self._going: set[subprocess.Popen[bytes]] = set()
         self._over = False
 
@@ -151,7 +164,7 @@ class Runs:
         path = self.workdir(arm, seed).path
         if self._over or self.finished(arm, seed):
             return path
-        with started(CONFIG, path, self.changes(arm, seed)) as process:
+        with self._gpu() as gpu, started(CONFIG, path, self.changes(arm, seed), gpu) as process:
             self._going.add(process)
             if self._over:  # since the question above
                 process.terminate()
@@ -161,6 +174,17 @@ class Runs:
             log = log_of(path)
             raise UserError(f"{arm}, seed {seed}, did not finish (exit code {code}; {log}): {last_line(log)}")
         return path
+
+    @contextlib.contextmanager
+    def _gpu(self) -> Iterator[dict[str, str]]:
+        if not self._shared_out:
+            yield {}
+            return
+        gpu = self._free.get()
+        try:
+            yield {"CUDA_VISIBLE_DEVICES": gpu, "JAX_PLATFORMS": "cuda,cpu"}  # named: a GPU that is missing is an error
+        finally:
+            self._free.put(gpu)
 
     def end(self) -> None:
         """Asks the runs that are going to end, and starts no further one."""
@@ -184,6 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"--{name}", type=float, default=weight, help=f"its weight where it is on (default {weight})"
         )
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default 1)")
+    parser.add_argument("--gpus", default="", help="CUDA numbers, as 0,1: each run gets one of them (default: all)")
     args, overrides = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
     arms = list(dict.fromkeys(args.arms.split(",")))
     for arm in arms:
@@ -191,6 +216,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UserError(f"--arms: {arm!r} is unknown; use some of {', '.join(ARMS)}")
     if args.seeds < 1 or args.jobs < 1:
         raise UserError("--seeds and --jobs take a number from 1")
+    numbers = [text.strip() for text in args.gpus.split(",")] if args.gpus else []
+    if not all(text.isascii() and text.isdecimal() for text in numbers):
+        raise UserError(f"--gpus={args.gpus}: CUDA's numbers of the GPUs with commas between them, as 0,1")
+    gpus = list(itertools.islice(itertools.cycle(numbers), args.jobs if numbers else 0))
     for name in WEIGHTS:
         if not 0 <= getattr(args, name) <= 1e9:  # and NaN is not
             raise UserError(f"--{name}={getattr(args, name)}: a weight is a number from 0")
@@ -201,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UserError(
                 f"{change.partition('=')[0]} is what the arms and seeds differ in; leave it to --arms, --seeds"
             )
-    runs, work = Runs(args.out, made, overrides), [(arm, seed) for seed in range(args.seeds) for arm in arms]
+    runs, work = Runs(args.out, made, overrides, gpus), [(arm, seed) for seed in range(args.seeds) for arm in arms]
     for arm, seed in work:
         checked = checked_config(CONFIG, runs.changes(arm, seed))
         assembly.rl_config(checked)

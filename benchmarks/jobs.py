@@ -1,10 +1,11 @@
 """Jobs of `pixelis_jax.main` in processes of their own, which end with the benchmark that started them."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,20 @@ def checked_config(config: str, overrides: Sequence[str]) -> ConfigDict:
 
 
 @contextlib.contextmanager
-def started(config: str, workdir: Path, overrides: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    config: str, workdir: Path, overrides: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A job that begins, or goes on, in `workdir`; its output is added to `log_of(workdir)`.
+
+    `environment` is set for it beside what this process has.
 
     Leaving the block with the job still running asks it to end (SIGTERM: it keeps a checkpoint), and waits.
     """
     command = [sys.executable, "-m", "pixelis_jax.main", f"--config={config}", f"--workdir={workdir}", *overrides]
     with log_of(workdir).open("ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
+        )
     try:
         yield process
     finally:

@@ -1,11 +1,13 @@
 """The ablation's table by hand, and what it does with runs that are there, missing or broken."""
 
+import contextlib
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -68,6 +70,30 @@ def test_finished_runs_are_kept_and_compared_seed_by_seed(tmp_path, capsys, monk
     assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("gpus", "jobs", "at_most"), [("0,1", 2, 1), ("4", 2, 2), ("", 2, 0)])
+def test_runs_are_shared_out_to_gpus(tmp_path, monkeypatch, gpus, jobs, at_most):
+    """Each sees one; `at_most` runs are on it at a time."""
+    going, seen, lock = [], [], threading.Lock()
+
+    @contextlib.contextmanager
+    def started(config, workdir, overrides, environment):
+        gpu = environment.get("CUDA_VISIBLE_DEVICES")
+        assert ("JAX_PLATFORMS" in environment) == bool(gpus)
+        with lock:
+            going.append(gpu)
+            seen.append((gpu, going.count(gpu)))
+        time.sleep(0.1)
+        finished(workdir, 0.5, seed=int(workdir.name[-1]))
+        yield subprocess.Popen(["true"])
+        with lock:
+            going.remove(gpu)
+
+    monkeypatch.setattr(ablation, "started", started)
+    ablation.main([f"--out={tmp_path}", "--seeds=6", "--arms=base", STEPS, f"--jobs={jobs}", f"--gpus={gpus}"])
+    assert len(seen) == 6 and {gpu for gpu, _ in seen} == (set(gpus.split(",")) if gpus else {None})
+    assert not gpus or max(count for _, count in seen) <= at_most
+
+
 def test_a_run_that_fails_is_told_with_the_end_of_its_log(tmp_path):
     with pytest.raises(
         UserError, match=r"base, seed 0, did not finish \(exit code 2; .*base_0\.log\): .*no-such-model"
@@ -82,6 +108,8 @@ def test_a_run_that_fails_is_told_with_the_end_of_its_log(tmp_path):
         (["--seeds=0"], "take a number from 1"),
         (["--config.rollout.group_size=1"], "group_size"),
         (["--config.no=1"], "there is no such field"),
+        (["--gpus=0,x"], "--gpus=0,x: CUDA's numbers"),
+        (["--gpus=,"], "--gpus=,: CUDA's numbers"),
         (["--other"], "--other is unknown"),
         (["--coherence=nan"], "--coherence=nan: a weight is a number from 0"),
         (["--config.seed=7"], "--config.seed is what the arms and seeds differ in"),
