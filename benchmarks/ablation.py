@@ -57,7 +57,8 @@ def arms_with(*, coherence: float, curiosity: float) -> dict[str, tuple[str, ...
 
 WEIGHTS = {"coherence": 0.1, "curiosity": 0.05}  # as in the stages of configs/rft.py
 ARMS = arms_with(**WEIGHTS)
-# Column -> where it stands: in summary.json, or (metrics.jsonl) as the mean of the last steps.
+# Column -> where it stands: in summary.json, or in metrics.jsonl as the mean of the last steps, or of all (how early
+# a policy learns shows there).
 SUMMARY = {
     "success": "success_after",
     "greedy": "success_greedy_after",
@@ -72,6 +73,8 @@ TRAINING = {
     "coherence": "coherence",
     "unrepaired errors": "tool/unrepaired_error_rate",
 }
+WHOLE = {"success over the run": "success_rate", "looks over the run": "rapr"}
+COLUMNS = (*SUMMARY, *TRAINING, *WHOLE)
 
 
 def measured(workdir: Path) -> dict[str, float]:
@@ -82,8 +85,11 @@ def measured(workdir: Path) -> dict[str, float]:
         if not lines or lines[-1]["step"] != summary["steps"]:
             raise ValueError(f"metrics.jsonl does not end with step {summary['steps']}")
         found = {column: _number(summary, name) for column, name in SUMMARY.items()}
-        for column, name in TRAINING.items():
-            values = [_number(line, name) for line in lines[-LAST:] if line.get(name) is not None]
+        for column, name, steps in (
+            *((column, name, lines[-LAST:]) for column, name in TRAINING.items()),
+            *((column, name, lines) for column, name in WHOLE.items()),
+        ):
+            values = [_number(line, name) for line in steps if line.get(name) is not None]
             found[column] = mean(values) if values else math.nan
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
@@ -109,18 +115,18 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def table(results: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
     """Means by arm (arm -> seed -> column -> value), then differences to the first arm, seed by seed."""
-    columns = [*SUMMARY, *TRAINING]
-    lines = [f"| mean ± 95 % | seeds | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
+    head = f"{' | '.join(COLUMNS)} |\n{'|---' * (len(COLUMNS) + 2)}|"
+    lines = [f"| mean ± 95 % | seeds | {head}"]
     for arm, runs in results.items():
-        cells = [_cell([run[column] for run in runs.values()]) for column in columns]
+        cells = [_cell([run[column] for run in runs.values()]) for column in COLUMNS]
         lines.append(f"| {arm} | {len(runs)} | {' | '.join(cells)} |")
     first, base = next(iter(results.items()))
-    lines += ["", f"| minus {first} | pairs | {' | '.join(columns)} |", "|---" * (len(columns) + 2) + "|"]
+    lines += ["", f"| minus {first} | pairs | {head}"]
     for arm, runs in list(results.items())[1:]:
         pairs = [(runs[seed], base[seed]) for seed in runs if seed in base]
         if not pairs:
             continue
-        cells = [_cell([a[column] - b[column] for a, b in pairs], sign="+") for column in columns]
+        cells = [_cell([a[column] - b[column] for a, b in pairs], sign="+") for column in COLUMNS]
         lines.append(f"| {arm} | {len(pairs)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

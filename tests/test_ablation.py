@@ -28,8 +28,8 @@ def finished(workdir, success, coherence=(0.1, 0.3), *, arm="base", seed=0):
         run.begin(config, seed=seed, hashes={})
         summary = {name: success for name in ablation.SUMMARY.values()} | {"steps": 2}
         (workdir / "summary.json").write_text(json.dumps(summary))
-        lines = [{"step": i, "success_rate": 0.5, "rollout/turns/mean": 2, "coherence": c,
-                  "tool/unrepaired_error_rate": 0.0} for i, c in enumerate(coherence, 1)]  # fmt: skip
+        lines = [{"step": i, "success_rate": 0.5, "rapr": i / 4, "rollout/turns/mean": 2,
+                  "coherence": c, "tool/unrepaired_error_rate": 0.0} for i, c in enumerate(coherence, 1)]  # fmt: skip
         (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         run.mark_finished(2)
 
@@ -65,7 +65,9 @@ def test_finished_runs_are_kept_and_compared_seed_by_seed(tmp_path, capsys, monk
     rows = [line for line in (tmp_path / "table.md").read_text().splitlines() if line.startswith("| ")]
     half = 12.7062 * 0.2 / math.sqrt(2) / math.sqrt(2)  # t(.975, 1), deviation .2 / sqrt 2
     assert rows[1].startswith(f"| base | 2 | 0.600 ± {half:.3f} | ")
-    assert rows[1].endswith("| 0.500 ± 0.000 | 2.000 ± 0.000 | 0.200 ± 0.000 | 0.000 ± 0.000 |")
+    assert rows[1].endswith(
+        "| 0.500 ± 0.000 | 2.000 ± 0.000 | 0.200 ± 0.000 | 0.000 ± 0.000 | 0.500 ± 0.000 | 0.375 ± 0.000 |"
+    )
     assert rows[4].startswith("| coherence | 2 | +0.100 ± 0.000 | ")
     assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
 
