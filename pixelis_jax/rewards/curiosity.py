@@ -27,7 +27,6 @@ class CuriosityConfig:
     rapr_operations: int = 1  # N
     rapr_alpha: float = 0.5
     rapr_beta: float = 0.05
-    rapr_pay_wrong: bool = False  # pay the bonus to wrong answers too
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -47,16 +46,16 @@ def icm(error: Array, counted: Array, success: Array, inputs: RewardInputs, conf
 
 
 def rapr(success: Array, inputs: RewardInputs, config: CuriosityConfig) -> Array:
-    """f32[B]: alpha max(H - rapr, 0) for a correct rollout that uses an operation, minus beta max(n - N, 0) for any.
+    """f32[B]: alpha max(H - rapr, 0) times the gate where an operation is used, minus beta max(n - N, 0) for any.
 
     rapr is the share of the group's rollouts with at least one operation, n the rollout's operations; only a rollout
-    with one that succeeded is paid.
+    with one that succeeded is paid, and only `floor` of it where the answer is wrong.
     Source: Pixel Reasoner, arXiv:2505.15966, section 3.
     """
     uses = jnp.any(inputs.valid & inputs.succeeded, axis=1)
     tried = jnp.any(inputs.valid, axis=1)
     rate = group_statistics(tried.astype(jnp.float32), inputs.group, ~inputs.excluded).mean
-    paid = uses if config.rapr_pay_wrong else uses & success
-    bonus = jnp.where(paid, config.rapr_alpha * jnp.maximum(config.rapr_target - rate, 0.0), 0.0)
+    gate = jnp.where(success, 1.0, config.floor)
+    bonus = jnp.where(uses, config.rapr_alpha * jnp.maximum(config.rapr_target - rate, 0.0), 0.0) * gate
     extra = jnp.maximum(jnp.sum(inputs.valid, axis=1) - config.rapr_operations, 0)
     return bonus - config.rapr_beta * extra

@@ -40,7 +40,7 @@ def test_rapr_decays_with_use_and_pays_only_correct_rollouts(batch):
     right, wrong = jnp.ones(4, bool), jnp.zeros(4, bool)
     np.testing.assert_allclose(rapr(right, inputs, config), [0.05, 0.05, 0, 0], atol=1e-7)
     assert not np.asarray(rapr(wrong, inputs, config)).any()
-    paid = rapr(wrong, inputs, CuriosityConfig(kind="rapr", rapr_target=0.6, rapr_pay_wrong=True))
+    paid = rapr(wrong, inputs, CuriosityConfig(kind="rapr", rapr_target=0.6, floor=1.0))
     np.testing.assert_allclose(paid, [0.05, 0.05, 0, 0], atol=1e-7)
 
 
