@@ -92,6 +92,12 @@ class Online:
     def notes(self) -> list[str]:
         """What is asked, what does not divide by the mesh, and what leaves no room to look, in lines for the user."""
         found = [*self.questions.notes(), *assembly.mesh_notes(self.config, self.policy)]
+        epoch, prompts = self.questions.epoch, self.config.rollout.prompts
+        if 0 < epoch < prompts:
+            found.append(
+                f"data: fewer training questions ({epoch}) than rollout.prompts ({prompts}): some are asked more than"
+                " once a step; lower it, or give more"
+            )
         context = self.config.sampling.context_tokens
         needed = self._look_tokens()
         if needed > context:

@@ -74,13 +74,15 @@ def unanswered(category, i, made):
 
 
 def test_questions_without_an_answer_need_a_reward_that_needs_none(jobs, monkeypatch, capsys, tmp_path):
-    own = write_folder(tmp_path / "own", change=unanswered)
+    own = write_folder(tmp_path / "own", sizes={"simple": 1, "medium": 1, "hard": 1}, change=unanswered)
     given = FIELDS | {"data__path": own}
     assert "have no answer to verify; set rewards.majority" in refusal(
         monkeypatch, capsys, "configs/rft.py:smoke", tmp_path / "refused", **given
     )
     output = jobs.run("configs/rft.py:smoke", tmp_path / "run", rewards__majority="gated", **given)
     assert "held-out questions have no answer; each counts as a wrong one in success" in output
+    assert "data: fewer training questions (1) than rollout.prompts (2): some are asked more than once a step" in output
+    assert len(lines(tmp_path / "run" / "metrics.jsonl")) == 2
 
 
 @pytest.mark.parametrize(

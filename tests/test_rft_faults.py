@@ -3,11 +3,12 @@
 Where the others stand. Masks: algorithms/test_grpo.py (tool tokens, accumulation, GSPO length, a loss of 0, KL across
 tool spans), algorithms/test_advantages.py (groups, component scale), algorithms/test_properties.py (any mask),
 test_train_step.py (old log-probs at another temperature), models/test_live_parity.py (a row without an image),
-rollout/test_engine.py (noise, the end of a turn). LoRA: test_train_step.py and algorithms/test_kl.py (reference),
+rollout/test_engine.py (noise, the end of a turn), metrics/test_alerts.py (a loss of 0 is explained),
+test_own_questions.py (fewer questions than a batch). LoRA: test_train_step.py and algorithms/test_kl.py (reference),
 rollout/test_multi_turn.py (rollouts see the update), test_rft_job.py (dropout), models/test_lora.py (unknown
 targets), test_checkpoints.py (Adam's moments, device counts). Resume: test_rft_job.py and test_rft_options.py (kill
 -9, a change of stage, replay), test_sft_job.py, test_checkpoints.py (bad checkpoints), data/test_cota_batches.py
-(epochs). Rewards: rewards/test_orchestrator.py (looks like a call, farming, weights).
+and data/test_prompts.py (epochs). Rewards: rewards/test_orchestrator.py (looks like a call, farming, weights).
 """
 
 import types

@@ -34,6 +34,10 @@ class Prompts(Protocol):
     def held_out_count(self) -> int: ...
 
     @property
+    def epoch(self) -> int:
+        """Training questions until they come again; 0: they never do."""
+
+    @property
     def unanswered(self) -> int:
         """Training questions whose answer nobody knows."""
 
@@ -61,6 +65,7 @@ class Scenes:
     held_out_count: int
     counted: str = "where a look is needed"
     unanswered: int = 0
+    epoch: int = 0
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -106,6 +111,7 @@ class Questions:
                 f" {self.apart.why}"
             )
         self.held_out_count = len(self._numbers)
+        self.epoch = len(training)
         self.unanswered = training.unanswered
 
     @property

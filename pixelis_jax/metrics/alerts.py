@@ -14,6 +14,7 @@ FAILURES = 3.0  # times the running mean of parse failures a dialogue
 SOME_FAILURES = 0.05  # a dialogue; fewer are noise
 FAR = 0.5  # nat a token from the reference
 UNIFORM = 0.8  # share of groups whose rewards do not differ
+ZERO = 1e-6  # a loss below it looks as if nothing was learnt
 
 REMEDIES = {
     "rapr": "raise the weight of curiosity (rewards.curiosity=rapr pays for looking), or lower optimizer.learning_rate",
@@ -58,11 +59,19 @@ def update(state: Mapping[str, Any], scalars: Mapping[str, float | None], *, dia
     if level.get("uniform_groups", 0.0) >= UNIFORM:
         wrong["uniform_groups"] = f"in {level['uniform_groups']:.0%} of the groups all samples earn the same"
     new = {name: words for name, words in wrong.items() if name not in state["told"] and steps > FIRST}
+    now = [f"warning: {words}; {REMEDIES[name]}" for name, words in new.items()]
+    loss, gradient = scalars.get("loss"), scalars.get("grad_norm") or 0.0
+    if loss is not None and abs(loss) < ZERO < gradient and "zero_loss" not in state["told"]:
+        new["zero_loss"] = ""  # no warning: as it should be
+        now.append(
+            f"note: the loss is 0 and its gradient is not (norm {gradient:.2g}): the advantages of a group add up to 0,"
+            " and so does the loss while the policy is the one that sampled; watch reward and success_rate"
+        )
     return {
         "steps": steps,
         "recent": recent,
         "highest_rapr": highest,
         "failures": usual + (failures - usual) / steps,
         "told": [*state["told"], *new],
-        "now": [f"warning: {words}; {REMEDIES[name]}" for name, words in new.items()],
+        "now": now,
     }

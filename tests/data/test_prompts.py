@@ -30,7 +30,8 @@ def test_scenes_are_those_of_their_numbers():
 
 def test_each_question_comes_once_an_epoch_in_an_order_of_its_own(tmp_path):
     questions = opened(write_folder(tmp_path / "own"))
-    count = len(questions.training.corpus)
+    count = questions.epoch
+    assert count == len(questions.training.corpus) and Scenes(4, ("digit",), ("digit",), 7).epoch == 0
     first, second = numbers(questions, 0, count), numbers(questions, count, 2 * count)
     assert sorted(first) == sorted(second) and len(set(first)) == count and first != second
     assert numbers(opened(tmp_path / "own"), 0, count) == first  # a pure function of the number

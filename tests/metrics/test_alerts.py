@@ -56,3 +56,10 @@ def test_absent_numbers_count_for_nothing():
     nothing = dict.fromkeys(CALM)
     assert told([nothing] * 30) == []
     assert told([{}] * 20 + [{"rapr": None}] * 30) == []
+
+
+def test_a_loss_of_0_is_explained_once_where_it_has_a_gradient():
+    (found,) = told(
+        [{"loss": 0.0, "grad_norm": 0.0}, {"loss": 0.1, "grad_norm": 0.2}, *[{"loss": -1e-9, "grad_norm": 0.2}] * 9]
+    )
+    assert found[0] == 3 and found[1].startswith("note: the loss is 0 and its gradient is not (norm 0.2)")
