@@ -15,14 +15,17 @@ import contextlib
 import itertools
 import json
 import math
+import os
 import queue
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from absl import logging
 from scipy import stats
 
 from benchmarks.jobs import checked_config, end_on_sigterm, last_line, log_of, started
@@ -82,8 +85,8 @@ def measured(workdir: Path) -> dict[str, float]:
     try:
         summary = json.loads((workdir / "summary.json").read_text())
         lines = read_jsonl(workdir / "metrics.jsonl")
-        if not lines or lines[-1]["step"] != summary["steps"]:
-            raise ValueError(f"metrics.jsonl does not end with step {summary['steps']}")
+        if not lines or [line["step"] for line in lines] != [*range(1, summary["steps"] + 1)]:
+            raise ValueError(f"metrics.jsonl does not hold steps 1 to {summary['steps']}")
         found = {column: _number(summary, name) for column, name in SUMMARY.items()}
         for column, name, steps in (
             *((column, name, lines[-LAST:]) for column, name in TRAINING.items()),
@@ -101,7 +104,7 @@ def measured(workdir: Path) -> dict[str, float]:
 
 def _number(record: Mapping[str, Any], name: str) -> float:
     value = record[name]
-    if type(value) not in (int, float):
+    if type(value) not in (int, float) or not math.isfinite(value):
         raise TypeError(f"{name} is {value!r:.40}")
     return float(value)
 
@@ -136,6 +139,22 @@ def _cell(values: Sequence[float], sign: str = "") -> str:
     return format(middle, f"{sign}.3f") + ("" if math.isnan(half) else f" ± {half:.3f}")
 
 
+def seeing(gpus: str) -> dict[str, str]:
+    """The environment of a process that sees these CUDA numbers only."""
+    return {"CUDA_VISIBLE_DEVICES": gpus, "JAX_PLATFORMS": "cuda,cpu"}
+
+
+def check_gpus(numbers: Sequence[str]) -> None:
+    """Asks JAX, in a process of its own. Raises UserError where it misses one of these: runs would use the CPU."""
+    named = ",".join(dict.fromkeys(numbers))
+    environment = os.environ | seeing(named) | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    question = [sys.executable, "-c", "import jax; print('gpus', len(jax.devices('cuda')))"]
+    answer = subprocess.run(question, env=environment, capture_output=True, text=True, check=False)
+    if answer.stdout.split() != ["gpus", str(len(set(numbers)))]:
+        seen = answer.stdout.split()[1] if answer.stdout else "none"
+        raise UserError(f"--gpus={named}: JAX sees {seen} of these GPUs; name others (nvidia-smi -L), or leave it out")
+
+
 class Runs:
     """The runs in a folder; `end` ends those that are going.
 
@@ -167,7 +186,12 @@ class Runs:
 
     def run(self, arm: str, seed: int) -> Path:
         """The folder of a run that has ended. Raises UserError, with the end of its log, where it fails."""
-        path = self.workdir(arm, seed).path
+        workdir = self.workdir(arm, seed)
+        path = workdir.path
+        if holder := workdir.in_use():  # of an ablation that was killed: it goes on with its work
+            logging.warning("%s is being run by %s; waiting for it", path, holder)
+        while not self._over and workdir.in_use():
+            time.sleep(0.5)
         if self._over or self.finished(arm, seed):
             return path
         with self._gpu() as gpu, started(CONFIG, path, self.changes(arm, seed), gpu) as process:
@@ -188,7 +212,7 @@ class Runs:
             return
         gpu = self._free.get()
         try:
-            yield {"CUDA_VISIBLE_DEVICES": gpu, "JAX_PLATFORMS": "cuda,cpu"}  # named: a GPU that is missing is an error
+            yield seeing(gpu)
         finally:
             self._free.put(gpu)
 
@@ -205,6 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.ablation",
         description=(__doc__ or "").split("\n")[0],
         epilog="Further arguments --config.FIELD=VALUE hold for all runs.",
+        allow_abbrev=False,
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of table.md")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0 .. N-1 of each arm (default 5)")
@@ -213,19 +238,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(
             f"--{name}", type=float, default=weight, help=f"its weight where it is on (default {weight})"
         )
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default 1)")
+    parser.add_argument("--jobs", type=int, help="runs at a time (default: one a GPU that --gpus names, else 1)")
     parser.add_argument("--gpus", default="", help="CUDA numbers, as 0,1: each run gets one of them (default: all)")
     args, overrides = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)
-    arms = list(dict.fromkeys(args.arms.split(",")))
+    arms = list(dict.fromkeys(name.strip() for name in args.arms.split(",")))
     for arm in arms:
         if arm not in ARMS:
             raise UserError(f"--arms: {arm!r} is unknown; use some of {', '.join(ARMS)}")
-    if args.seeds < 1 or args.jobs < 1:
-        raise UserError("--seeds and --jobs take a number from 1")
     numbers = [text.strip() for text in args.gpus.split(",")] if args.gpus else []
+    jobs = max(1, len(numbers)) if args.jobs is None else args.jobs
+    if args.seeds < 1 or jobs < 1:
+        raise UserError("--seeds and --jobs take a number from 1")
     if not all(text.isascii() and text.isdecimal() for text in numbers):
         raise UserError(f"--gpus={args.gpus}: CUDA's numbers of the GPUs with commas between them, as 0,1")
-    gpus = list(itertools.islice(itertools.cycle(numbers), args.jobs if numbers else 0))
+    gpus = list(itertools.islice(itertools.cycle(numbers), jobs if numbers else 0))
     for name in WEIGHTS:
         if not 0 <= getattr(args, name) <= 1e9:  # and NaN is not
             raise UserError(f"--{name}={getattr(args, name)}: a weight is a number from 0")
@@ -242,10 +268,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         assembly.rl_config(checked)
         assembly.reward_curriculum(checked)
         runs.finished(arm, seed)  # of another config: known before hours of work
+    if numbers:
+        check_gpus(numbers)
     args.out.mkdir(parents=True, exist_ok=True)
     done: dict[tuple[str, int], dict[str, float]] = {}
     end_on_sigterm()
-    with Progress(len(work), label="ablation, runs") as bar, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+    with Progress(len(work), label="ablation, runs") as bar, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(runs.run, arm, seed): (arm, seed) for arm, seed in work}
         try:
             for future in concurrent.futures.as_completed(futures):

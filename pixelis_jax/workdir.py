@@ -183,6 +183,17 @@ class Workdir:
             if found:
                 raise UserError(f"{self.path} has no {RUN} but holds {found[0]}; name an empty or new --workdir")
 
+    def in_use(self) -> str:
+        """Who holds it, as "process 7 on host"; "" where nobody does."""
+        try:
+            with (self.path / "lock").open("r") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return (self.path / "lock").read_text(errors="replace").strip() or "another process"
+        except OSError:  # no lock, so no run
+            return ""
+        return ""
+
     def _acquire(self) -> None:
         lock = self.path / "lock"
         if lock.exists() and not lock.is_file():

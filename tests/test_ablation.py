@@ -21,11 +21,12 @@ from pixelis_jax.workdir import Workdir
 STEPS = "--config.total_steps=2"
 
 
-def finished(workdir, success, coherence=(0.1, 0.3), *, arm="base", seed=0):
+def finished(workdir, success, coherence=(0.1, 0.3), *, arm="base", seed=0, takes_s=0.0):
     """A run as `main.py` leaves it, with these results."""
     config, _ = configs.from_argv([f"--config={ablation.CONFIG}", *ablation.ARMS[arm], f"--config.seed={seed}", STEPS])
     with Workdir(workdir) as run:
         run.begin(config, seed=seed, hashes={})
+        time.sleep(takes_s)
         summary = {name: success for name in ablation.SUMMARY.values()} | {"steps": 2}
         (workdir / "summary.json").write_text(json.dumps(summary))
         lines = [{"step": i, "success_rate": 0.5, "rapr": i / 4, "rollout/turns/mean": 2,
@@ -91,9 +92,30 @@ def test_runs_are_shared_out_to_gpus(tmp_path, monkeypatch, gpus, jobs, at_most)
             going.remove(gpu)
 
     monkeypatch.setattr(ablation, "started", started)
+    monkeypatch.setattr(ablation, "check_gpus", lambda numbers: None)  # none here; see the next test
     ablation.main([f"--out={tmp_path}", "--seeds=6", "--arms=base", STEPS, f"--jobs={jobs}", f"--gpus={gpus}"])
     assert len(seen) == 6 and {gpu for gpu, _ in seen} == (set(gpus.split(",")) if gpus else {None})
     assert not gpus or max(count for _, count in seen) <= at_most
+
+
+def test_gpus_that_jax_does_not_see_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"--gpus=0,99999: JAX sees \w+ of these GPUs"):
+        ablation.main([f"--out={tmp_path / 'out'}", "--gpus=0,99999"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_goes_on_alone_is_waited_for(tmp_path, monkeypatch, caplog):
+    """The ablation that started it was killed: nobody starts it once more, and its result counts."""
+    monkeypatch.setattr(ablation, "started", lambda *a, **k: pytest.fail("a run was started beside itself"))
+    alone = threading.Thread(target=finished, args=(tmp_path / "base_0", 0.5), kwargs={"takes_s": 2})
+    alone.start()
+    while not Workdir(tmp_path / "base_0").in_use():
+        time.sleep(0.01)
+    ablation.main([f"--out={tmp_path}", "--seeds=1", "--arms=base", STEPS])
+    alone.join()
+    assert f"base_0 is being run by process {os.getpid()} on " in caplog.text
+    assert "| base | 1 | 0.500 |" in (tmp_path / "table.md").read_text()
+    assert not Workdir(tmp_path / "base_0").in_use() and not Workdir(tmp_path / "none").in_use()
 
 
 def test_a_run_that_fails_is_told_with_the_end_of_its_log(tmp_path):
@@ -133,6 +155,8 @@ def test_bad_arguments_are_refused_before_the_first_run(tmp_path, arguments, mes
         ("summary.json", '{"steps": 2, "success_after": true}'),
         ("metrics.jsonl", ""),
         ("metrics.jsonl", '{"step": 1}\n'),  # cut
+        ("metrics.jsonl", '{"step": 2, "success_rate": 0.5}\n'),  # at its front
+        ("summary.json", json.dumps(dict.fromkeys(ablation.SUMMARY.values(), math.nan) | {"steps": 2})),
         ("metrics.jsonl", '{"step": 2, "success_rate": "x"}\n'),
     ],
 )
