@@ -91,8 +91,12 @@ def _parts(rollout: Rollout) -> tuple[list[Trajectory], Array | None, tuple[Imag
 
 
 def final_rewards(trajectories: Sequence[Trajectory], scores: np.ndarray, *, unrepaired: bool) -> np.ndarray:
-    """f32[B]: as `orchestrator.final_reward`, on the host: 0 where the last operation failed, if `unrepaired`."""
-    return np.where([unrepaired and _last_failed(t) for t in trajectories], np.float32(0), scores)
+    """f32[B]: as `orchestrator.final_reward`, on the host: 0 where the last operation failed, if `unrepaired`.
+
+    A score that does not apply (NaN) stays one.
+    """
+    failed = np.array([unrepaired and _last_failed(t) for t in trajectories], bool)
+    return np.where(failed & np.isfinite(scores), np.float32(0), scores)
 
 
 def _last_failed(trajectory: Trajectory) -> bool:

@@ -20,6 +20,7 @@ import pytest
 from pixelis_jax import config as configs
 from pixelis_jax import hosts
 from pixelis_jax.data.prompts import Scenes
+from pixelis_jax.dynamic import final_rewards, informative
 from pixelis_jax.evaluation import Outcome
 from pixelis_jax.online import Online, rollout_scalars
 from pixelis_jax.rewards.task import Verified
@@ -122,6 +123,14 @@ def test_an_unrepaired_error_counts_as_it_is_paid():
     careless = row(Task("e", 0, "counting", "?", (), "7"), "7", failed=True)
     found, _ = collect([("7", careless), RIGHT], [RIGHT, RIGHT], dynamic=1)
     assert found.left_out.tolist() == [False, False, True, True] and found.earned[:2].tolist() == [1, 0]
+
+
+def test_a_reward_that_does_not_apply_is_none_though_a_call_failed():
+    """Not 0: then three right answers beside it would pass for a group that teaches something."""
+    rows = [row(None, "7", failed=True), row(None, "7"), row(None, "7", failed=True)]
+    finals = final_rewards(rows, np.array([np.nan, 1, 1], np.float32), unrepaired=True)
+    np.testing.assert_array_equal(finals, [np.nan, 1, 0])
+    assert not informative(rows[:2], finals[:2], group_size=2, excluded=()).any()
 
 
 def test_fresh_prompts_are_no_steps_own():
