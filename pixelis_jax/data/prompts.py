@@ -14,7 +14,7 @@ from absl import logging
 
 from pixelis_jax.data.corpus import ChangedError, Corpus, Selection, open_corpus, open_sides
 from pixelis_jax.data.cota import SAMPLE_TYPES
-from pixelis_jax.data.pixelsearch.questions import make_task
+from pixelis_jax.data.pixelsearch.questions import LOOK_KINDS, make_task
 from pixelis_jax.models.processor import Placed, Processor
 from pixelis_jax.models.rows import Row
 from pixelis_jax.types import Task, UserError
@@ -57,15 +57,25 @@ class Prompts(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Scenes:
-    """PixelSearch: scene `number` of a seed, with one question of the kinds."""
+    """PixelSearch: scene `number` of a seed, with one question of the kinds.
+
+    Success is counted over the questions that need a look; where no held-out kind has any, over all.
+    """
 
     seed: int
     kinds: tuple[str, ...]
     held_out_kinds: tuple[str, ...]
     held_out_count: int
-    counted: str = "where a look is needed"
     unanswered: int = 0
     epoch: int = 0
+
+    @property
+    def counted(self) -> str:
+        return "where a look is needed" if self._looks else "over all questions"
+
+    @property
+    def _looks(self) -> bool:
+        return any(kind in LOOK_KINDS for kind in self.held_out_kinds)
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -75,7 +85,8 @@ class Scenes:
         return make_task(self.seed, "train", number, kinds=self.kinds)
 
     def held_out(self, number: int) -> Task:
-        return make_task(self.seed, "heldout", number, kinds=self.held_out_kinds)
+        task = make_task(self.seed, "heldout", number, kinds=self.held_out_kinds)
+        return task if self._looks else dataclasses.replace(task, needs_look=True)
 
     def notes(self) -> list[str]:
         return []

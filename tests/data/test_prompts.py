@@ -28,6 +28,15 @@ def test_scenes_are_those_of_their_numbers():
     assert scenes.held_out(3).task_id == make_task(4, "heldout", 3, kinds=("counting",)).task_id
 
 
+def test_where_no_kind_needs_a_look_success_is_over_all_questions():
+    """And not a measured 0 over none."""
+    counting, mixed = (Scenes(4, ("digit",), kinds, 7) for kinds in (("counting",), ("counting", "digit")))
+    assert counting.counted == "over all questions" and all(counting.held_out(i).needs_look for i in range(7))
+    assert mixed.counted == "where a look is needed"
+    kinds = {mixed.held_out(i).metadata["kind"]: mixed.held_out(i).needs_look for i in range(7)}
+    assert kinds == {"counting": False, "digit": True}
+
+
 def test_each_question_comes_once_an_epoch_in_an_order_of_its_own(tmp_path):
     questions = opened(write_folder(tmp_path / "own"))
     count = questions.epoch

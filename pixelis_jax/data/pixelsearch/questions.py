@@ -20,6 +20,7 @@ KINDS: dict[str, str] = {
     "attribute": "attribute_recognition",
     "listing": "relationship_detection",
 }
+LOOK_KINDS: tuple[str, ...] = ("digit", "text")  # what the overview of a whole scene does not answer
 TASK_KINDS: tuple[str, ...] = ("digit", "text", "counting", "attribute")  # what RL and evaluation ask
 
 
