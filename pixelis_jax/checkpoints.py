@@ -238,7 +238,7 @@ class Checkpoints:
     def _corrupt(self, step: int, reason: str) -> None:
         others = [s for s in self.steps() if s != step]
         folder, older = self.directory / str(step), others[-1] if others else 0
-        named = f"name another step with --config.checkpoint.restore_step={older} (export: --step={older})"
+        named = f"name another step with --config.checkpoint.restore_step={older} (export, predict: --step={older})"
         remedy = f"{named}, or delete that folder to go on without it" if others else "no other is left; copy it back"
         raise UserError(f"{folder} is corrupt: {reason}; {remedy}")
 

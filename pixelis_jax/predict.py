@@ -36,6 +36,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--adapter", type=Path, help="PEFT directory")
     source.add_argument("--workdir", type=Path, help="folder of a training run: its last checkpoint's adapter")
+    parser.add_argument("--step", type=_positive, help="of --workdir: the checkpoint to take")
     pictures = "a picture; give it again for a question about several"
     parser.add_argument(
         "--image", type=Path, required=True, action="append", dest="images", metavar="IMAGE", help=pictures
@@ -66,12 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if value is not None and str(value) in ("", "."):
             raise UserError(f"{flag} is empty; name one")
     check_temperature("--temperature", args.temperature)
+    if args.step and not args.workdir:
+        raise UserError(f"--step={args.step} is a checkpoint of a --workdir; name that, or leave --step out")
+    if args.film and len(args.images) == 1:
+        note = "a film of one frame; give --image once a frame, of an animated picture only the first one is read"
+        print(f"note: {note}", file=sys.stderr)
     if args.save_images:
         _make_folder(args.save_images)
     images = [open_rgb(image) for image in args.images]
     set_up_jax()
     source = args.adapter or args.workdir
-    trained = adapters.read(source, base_name=args.model, moved=True) if source else None
+    trained = adapters.read(source, step=args.step, base_name=args.model, moved=True) if source else None
     name = trained.base_name if trained else args.model or "pixelis-tiny"
     settings = trained.settings if trained else adapters.settings_of(policies.resolve(name))
     overview, crop = _budgets(settings.get("image"))
@@ -106,7 +112,11 @@ def ask(
         max_new_tokens=args.max_new_tokens or limits.get("max_new_tokens", 512),
         context_tokens=args.context_tokens or limits.get("context_tokens", 8192),
     )
-    named = args.tools.split(",") if args.tools is not None else settings.get("tools", {}).get("names", ["ZOOM_IN"])
+    named = (
+        [name.strip() for name in args.tools.split(",")]
+        if args.tools is not None
+        else settings.get("tools", {}).get("names", ["ZOOM_IN"])
+    )
     available = select(named)
     task = Task("predict", 0, "predict", args.question, tuple(images), answer="", is_video=args.film)
     _check(policy, task, args, sampling.context_tokens, schemas(available))

@@ -87,17 +87,18 @@ def test_color_only_where_asked(model: Path) -> None:
 
 
 def test_a_whole_dialogue_of_a_base_a_workdir_and_an_export(model: Path, picture: Path, tmp_path: Path, capsys) -> None:
-    workdir = small_model.write_workdir(tmp_path / "rft", model, steps=(2,))
+    workdir = small_model.write_workdir(tmp_path / "rft", model, steps=(1, 2))
     export.main([f"--workdir={workdir}", "--to=peft", f"--out={tmp_path / 'a'}"])
     capsys.readouterr()
     shown = []
-    for flags in ([], [f"--workdir={workdir}"], [f"--adapter={tmp_path / 'a'}"]):
+    for flags in ([], [f"--workdir={workdir}"], [f"--adapter={tmp_path / 'a'}"], [f"--workdir={workdir}", "--step=1"]):
         predict.main(
             [f"--image={picture}", "--question=which digit?", *(flags or [f"--model={model}", "--max_new_tokens=6"])]
         )
         shown.append(capsys.readouterr().out.splitlines())
     assert shown[0][0] == f"model {model}"
     assert shown[1][0] == f"model {model} with the adapter of step 2 of rft"
+    assert shown[3][0] == f"model {model} with the adapter of step 1 of rft"
     assert all(s[1] == "image 1: p.png, 120x90 px, seen as 112x84 px" for s in shown)
     assert shown[1][1:] == shown[2][1:]  # the exported adapter says what the checkpoint says
     assert shown[0][1:] != shown[1][1:] and shown[0][-1].startswith("end: ")
@@ -245,6 +246,7 @@ def test_a_picture_that_cannot_be_seen_is_one_line(model: Path, tmp_path: Path, 
         (["--question=a <|image_pad|> b"], "control token <|image_pad|>"),
         (["--adapter=nowhere"], "nowhere is no folder"),
         (["--model=nowhere"], "not a bundled model"),
+        (["--step=4"], "--step=4 is a checkpoint of a --workdir"),
         *(([f"--temperature={t}"], f"--temperature is {t}; use 0") for t in ("-1.0", "nan", "1e-300", "1e+300")),
     ],
 )
@@ -316,7 +318,7 @@ def test_a_question_about_several_pictures(model: Path, picture: Path, capsys) -
         predict.main([f"--model={model}", f"--image={picture}", f"--image={picture}", *alone])
 
 
-def test_a_film_is_asked_about_as_one(model: Path, picture: Path, monkeypatch) -> None:
+def test_a_film_is_asked_about_as_one(model: Path, picture: Path, monkeypatch, capsys) -> None:
     tasks = []
 
     def catch(self, asked, **options):
@@ -328,6 +330,10 @@ def test_a_film_is_asked_about_as_one(model: Path, picture: Path, monkeypatch) -
         with pytest.raises(Asked):
             run(model, picture, f"--image={picture}", *flags)
     assert [(len(task.images), task.is_video) for task in tasks] == [(2, True), (2, False)]
+    assert "one frame" not in capsys.readouterr().err
+    with pytest.raises(Asked):
+        run(model, picture, "--film")
+    assert "note: a film of one frame; give --image once a frame" in capsys.readouterr().err
 
 
 def test_no_tool_is_not_the_default(model: Path, picture: Path) -> None:
