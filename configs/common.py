@@ -111,7 +111,7 @@ def optimizer(*, learning_rate: float, schedule: str, warmup_steps: int) -> ml_c
     group.schedule = schedule  # constant | cosine (to a tenth at total_steps)
     group.warmup_steps = warmup_steps  # linear
     group.weight_decay = 0.0
-    group.clip_norm = 1.0  # global gradient norm
+    group.clip_norm = 1.0  # global gradient norm; 0: not clipped
     group.beta2 = 0.99
     group.micro_batches = 1  # the batch is split into this many parts to save memory; the result does not change
     return group

@@ -111,6 +111,13 @@ def test_what_its_metrics_say(straight):
         ),
         (
             {
+                "curriculum__stages": "({'name': 'a', 'weights': {'curiosity': 1.0, 'final': 0.0}},)",
+                "rewards__curiosity": "none",
+            },
+            "stage 'a' pays for curiosity alone and rewards.curiosity is none",
+        ),
+        (
+            {
                 "curriculum__stages": "({'name': 'a', 'weights': {'final': 1.0}, 'exits': ({'kind': 'threshold',"
                 " 'metric': 'sucess_rate_ma20', 'value': 0.5},)}, {'name': 'b', 'weights': {'final': 1.0}})"
             },

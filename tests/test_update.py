@@ -6,6 +6,8 @@ import numpy as np
 import optax
 import pytest
 
+from pixelis_jax import assembly
+from pixelis_jax import config as configs
 from pixelis_jax.update import Stats, Through, accumulate, split_micro_batches, update
 
 
@@ -95,3 +97,14 @@ def test_stats_of_two_windows_do_not_mix():
 def test_split_refuses_a_remainder():
     with pytest.raises(ValueError, match="does not split"):
         split_micro_batches({"x": jnp.zeros((6, 2))}, 4)
+
+
+def test_a_clip_norm_of_0_clips_nothing():
+    """And does not take every gradient to 0."""
+    settings = configs.load("configs/rft.py:smoke").optimizer
+    gradient = {"w": jnp.array([3.0, 4.0])}
+    for norm, expected in ((0.0, 5.0), (1.0, 1.0), (10.0, 5.0)):
+        settings.clip_norm = norm
+        clip = assembly.make_clip(settings)
+        clipped, _ = clip.update(gradient, clip.init(gradient))
+        assert float(optax.global_norm(clipped)) == pytest.approx(expected)

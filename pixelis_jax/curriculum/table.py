@@ -27,8 +27,9 @@ KINDS: dict[str, type] = {"threshold": Threshold, "slope": Slope, "max_steps": M
 def validate(curriculum: Curriculum, known_metrics: Iterable[str]) -> None:
     """Raises UserError, with the nearest valid name, for a table that can't do what it says.
 
-    Among them: no stage, a repeated name, weights that are negative, not finite or all 0, a stage that is never left, a
-    condition on a metric that is never logged, an unknown comparison, counts below 1, max_steps below min_steps.
+    Among them: no stage, a repeated name, weights that are negative, not finite or all 0, a stage without an exit
+    before another, a condition on a metric that is never logged, an unknown comparison, counts below 1, max_steps below
+    min_steps.
     """
     known = sorted(known_metrics)
     if not curriculum.stages:
