@@ -266,15 +266,10 @@ def learning_rate(schedule: optax.Schedule, step: int, skipped: float) -> float:
     return float(schedule(max(step - 1 - int(skipped), 0)))
 
 
-def make_clip(config: ConfigDict) -> optax.GradientTransformation:
-    """Gradients clipped to a global norm; 0: not clipped."""
-    return optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
-
-
 def make_optimizer(config: ConfigDict, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """AdamW on clipped gradients."""
+    """AdamW on gradients clipped to a global norm; 0: not clipped."""
     return optax.chain(
-        make_clip(config),
+        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         optax.adamw(schedule, b2=config.beta2, weight_decay=config.weight_decay),
     )
 
@@ -433,12 +428,7 @@ def reward_curriculum(config: ConfigDict) -> Curriculum:
     table = config.curriculum
     stages = tuple(curriculum.stage_from_config(stage) for stage in table.stages)
     for stage in stages:
-        check_weights(stage.weights)
-        if config.rewards.curiosity == "none" and not any(w for name, w in stage.weights if name != "curiosity"):
-            raise UserError(
-                f"curriculum stage '{stage.name}' pays for curiosity alone and rewards.curiosity is none: nothing would"
-                " be earned; set icm or rapr, or another weight"
-            )
+        check_weights(stage.weights, curiosity=config.rewards.curiosity)
     made = Curriculum(
         stages, table.evaluation_frequency, rollback=curriculum.Rollback(cooldown_steps=table.rollback_cooldown_steps)
     )

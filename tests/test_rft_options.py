@@ -114,7 +114,7 @@ def test_what_its_metrics_say(straight):
                 "curriculum__stages": "({'name': 'a', 'weights': {'curiosity': 1.0, 'final': 0.0}},)",
                 "rewards__curiosity": "none",
             },
-            "stage 'a' pays for curiosity alone and rewards.curiosity is none",
+            "all reward weights but curiosity's are 0 and its kind is none",
         ),
         (
             {

@@ -100,11 +100,16 @@ def test_split_refuses_a_remainder():
 
 
 def test_a_clip_norm_of_0_clips_nothing():
-    """And does not take every gradient to 0."""
+    """Gradients of norm 5 and .5: AdamW on them as they are, and not on zeros."""
     settings = configs.load("configs/rft.py:smoke").optimizer
-    gradient = {"w": jnp.array([3.0, 4.0])}
-    for norm, expected in ((0.0, 5.0), (1.0, 1.0), (10.0, 5.0)):
+    params, moved = {"w": jnp.zeros(2)}, {}
+    for norm in (0.0, 1.0, 10.0):
         settings.clip_norm = norm
-        clip = assembly.make_clip(settings)
-        clipped, _ = clip.update(gradient, clip.init(gradient))
-        assert float(optax.global_norm(clipped)) == pytest.approx(expected)
+        tx = assembly.make_optimizer(settings, optax.constant_schedule(0.1))
+        state, w = tx.init(params), params
+        for gradient in ([3.0, 4.0], [0.3, 0.4]):
+            changes, state = tx.update({"w": jnp.array(gradient)}, state, w)
+            w = optax.apply_updates(w, changes)
+        moved[norm] = np.asarray(w["w"])
+    np.testing.assert_array_equal(moved[0.0], moved[10.0])
+    assert abs(moved[0.0]).min() > 0.1 and abs(moved[0.0] - moved[1.0]).max() > 1e-4

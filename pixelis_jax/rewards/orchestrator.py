@@ -88,11 +88,11 @@ def init(key: Array, config: RewardConfig) -> RewardState:
     return RewardState(moments={name: moments.init() for name in COMPONENTS}, dynamics=model)
 
 
-def check_weights(weights: Weights) -> dict[str, float]:
+def check_weights(weights: Weights, *, curiosity: str = "icm") -> dict[str, float]:
     """The weights by name, 0 for components that are not named.
 
     Raises UserError for an unknown or repeated name, a weight that is no number from 0 to LARGEST_WEIGHT, or no weight
-    above 0.
+    above 0 of a component that earns anything, which curiosity of kind `none` does not.
     """
     found: dict[str, float] = {}
     for name, value in weights:
@@ -106,6 +106,8 @@ def check_weights(weights: Weights) -> dict[str, float]:
         found[name] = float(value)
     if not any(found.values()):
         raise UserError("all reward weights are 0; set at least one of " + ", ".join(COMPONENTS))
+    if curiosity == "none" and not any(value for name, value in found.items() if name != "curiosity"):
+        raise UserError("all reward weights but curiosity's are 0 and its kind is none; set another one or its kind")
     return {name: found.get(name, 0.0) for name in COMPONENTS}
 
 
