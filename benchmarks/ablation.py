@@ -251,6 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError("--seeds and --jobs take a number from 1")
     if not all(text.isascii() and text.isdecimal() for text in numbers):
         raise UserError(f"--gpus={args.gpus}: CUDA's numbers of the GPUs with commas between them, as 0,1")
+    jobs = min(jobs, args.seeds * len(arms))  # more have nothing to do
     gpus = list(itertools.islice(itertools.cycle(numbers), jobs if numbers else 0))
     for name in WEIGHTS:
         if not 0 <= getattr(args, name) <= 1e9:  # and NaN is not
