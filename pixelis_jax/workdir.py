@@ -52,6 +52,7 @@ PACKAGES = (
     "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "chex", "grain", "numpy", "pillow", "tokenizers",
     "transformers",
 )  # fmt: skip
+PIXELS = "pictures may be resized to other pixels, so the resumed run may differ from here on"
 
 
 class Workdir:
@@ -119,7 +120,8 @@ class Workdir:
                 logging.warning("%s: %s; the resumed run may differ in the last bits", self.path, change)
         for name in ("versions", "devices"):
             for change in diff(old[name], run[name]):
-                logging.warning("%s: %s.%s; the resumed run may differ in the last bits", self.path, name, change)
+                effect = PIXELS if change.field == "pillow" else "the resumed run may differ in the last bits"
+                logging.warning("%s: %s.%s; %s", self.path, name, change, effect)
         return True
 
     def _has_steps(self) -> bool:

@@ -140,6 +140,17 @@ def test_other_devices_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert f"devices.count was 64, now {run['devices']['count']}; the resumed run may differ" in caplog.text
 
 
+def test_another_pillow_is_said_to_make_other_pixels(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(config(), seed=0, hashes=HASHES)
+        file = tmp_path / "run.json"
+        run = json.loads(file.read_text())
+        file.write_text(json.dumps(run | {"versions": run["versions"] | {"pillow": "13.0.0"}}))
+        with caplog.at_level("WARNING"):
+            workdir.begin(config(), seed=0, hashes=HASHES)
+    assert f"versions.pillow was '13.0.0', now {run['versions']['pillow']!r}; pictures may be resized" in caplog.text
+
+
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"mine": 1}\n')
     with Workdir(tmp_path) as workdir, pytest.raises(UserError, match=r"has no run\.json but holds metrics\.jsonl"):

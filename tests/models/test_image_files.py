@@ -96,7 +96,9 @@ def test_sizes(tmp_path, photograph, size, family, budget):
     ],
 )  # fmt: skip
 def test_modes_and_formats(tmp_path, photograph, mode, name):
-    photograph.convert(mode).save(tmp_path / name)
+    # Pillow 12.3 can't read an uncompressed YCbCr TIFF that it wrote itself; those of cameras are JPEGs inside.
+    options = {"compression": "jpeg"} if (mode, name) == ("YCbCr", "a.tif") else {}
+    photograph.convert(mode).save(tmp_path / name, **options)
     same(tmp_path / name)
 
 
