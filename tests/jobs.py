@@ -5,19 +5,20 @@ import os
 import socket
 import subprocess
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import fast_compile
+import processes
+from processes import LIMIT_S
 
 from pixelis_jax import cli, main
 
 ROOT = Path(__file__).parents[1]
-LIMIT_S = 300
 
 
 class Jobs:
-    """Starts jobs with one shared compile cache."""
+    """Starts jobs with one shared compile cache; a context manager, which kills those that still run at its end."""
 
     def __init__(self, compile_cache: str) -> None:
         self.environment = os.environ | {
@@ -26,12 +27,22 @@ class Jobs:
             "PYTHONPATH": str(ROOT),
             "XLA_FLAGS": fast_compile.FLAGS,
         }
+        self._started: list[subprocess.Popen] = []
+
+    def __enter__(self) -> "Jobs":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        processes.kill(*self._started)
+
+    def command(self, config, workdir: Path, *more: str, **fields) -> Sequence[str]:
+        return [sys.executable, "-m", "pixelis_jax.main", *arguments(config, workdir, **fields), *more]
 
     def start(self, config, workdir: Path, *more: str, **fields) -> subprocess.Popen:
-        command = [sys.executable, "-m", "pixelis_jax.main", *arguments(config, workdir, **fields), *more]
-        return subprocess.Popen(
-            command, env=self.environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        command = self.command(config, workdir, *more, **fields)
+        self._started.append(processes.start(command, env=self.environment, cwd=ROOT, **pipes))
+        return self._started[-1]
 
     def start_two(self, config, workdir: Path, **fields) -> list[subprocess.Popen]:
         """One job as two processes with a device each."""
@@ -42,18 +53,9 @@ class Jobs:
     def run(self, config, workdir: Path, **fields) -> str:
         """What a job that succeeds prints."""
         process = self.start(config, workdir, **fields)
-        output, _ = process.communicate(timeout=LIMIT_S)
+        (output,) = processes.outputs_of([process])
         assert process.returncode == 0, output[-3000:]
         return output
-
-
-def outputs_of(processes: list[subprocess.Popen], limit_s: float = LIMIT_S) -> list[str]:
-    """What processes that belong together print; none is left running."""
-    try:
-        return [process.communicate(timeout=limit_s)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
 
 
 def free_port() -> int:
@@ -84,9 +86,7 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def wait_for_step(process: subprocess.Popen, workdir: Path, step: int) -> None:
+def wait_for_step(process: subprocess.Popen, workdir: Path, step: int, *, limit_s: float = LIMIT_S) -> None:
     """Returns as soon as metrics.jsonl has `step`; fails where the process ends or takes too long before."""
-    end = time.monotonic() + LIMIT_S
-    while not any(record["step"] >= step for record in lines(workdir / "metrics.jsonl")):
-        assert process.poll() is None and time.monotonic() < end, process.communicate()[0][-3000:]
-        time.sleep(0.01)
+    log = workdir / "metrics.jsonl"
+    processes.wait_until(process, lambda: any(record["step"] >= step for record in lines(log)), limit_s=limit_s)

@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from processes import LIMIT_S, started, wait_until
 
 from benchmarks import ablation
 from pixelis_jax import config as configs
@@ -179,13 +180,12 @@ def test_a_run_of_another_config_is_not_taken(tmp_path):
 def test_a_signal_ends_the_runs_too(tmp_path, number):
     """None goes on alone, and none is started after."""
     command = [sys.executable, "-m", "benchmarks.ablation", f"--out={tmp_path}", "--seeds=2", "--arms=base", STEPS]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
-        while not (lock := tmp_path / "base_0" / "lock").exists() or not lock.read_text():
-            assert process.poll() is None
-            time.sleep(0.05)
+    lock = tmp_path / "base_0" / "lock"
+    with started(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        wait_until(process, lambda: lock.exists() and bool(lock.read_text()))
         child = int(lock.read_text().split()[1])
         process.send_signal(number)
-        assert process.wait(timeout=60) == 128 + number
+        assert process.wait(timeout=LIMIT_S) == 128 + number
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
     assert not (tmp_path / "base_1").exists()

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from processes import started
 
 from pixelis_jax import checkpoints as module
 from pixelis_jax.checkpoints import MANIFEST, Checkpoints
@@ -269,12 +270,13 @@ def test_kill_9_at_any_moment_leaves_the_last_whole_step(tmp_path: Path) -> None
     like, last, rng = {"w": jnp.zeros((64, 64)), "n": jnp.int32(0)}, 0, random.Random(0)
     for _ in range(6):
         env = os.environ | {"JAX_PLATFORMS": "cpu"}
-        job = subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path)], env=env, stdout=subprocess.PIPE, text=True)
-        assert int(job.stdout.readline().split()[1]) >= last
-        time.sleep(rng.uniform(0.0, 0.5))
-        job.send_signal(signal.SIGKILL)
-        said = [int(line.split()[1]) for line in job.stdout.read().splitlines()]
-        job.wait()
+        command = [sys.executable, "-c", SAVER, str(tmp_path)]
+        with started(command, env=env, stdout=subprocess.PIPE, text=True) as job:
+            assert int(job.stdout.readline().split()[1]) >= last
+            time.sleep(rng.uniform(0.0, 0.5))
+            job.send_signal(signal.SIGKILL)
+            said = [int(line.split()[1]) for line in job.stdout.read().splitlines()]
+            job.wait()
         last = max([last, *said])
         found = Checkpoints(tmp_path).restore(like)
         if last:

@@ -6,15 +6,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import types
 
 import jax
 import numpy as np
 import pytest
 from corpus_files import write_folder
-from jobs import Jobs, free_port, lines, outputs_of, refusal, wait_for_step
+from jobs import Jobs, free_port, lines, refusal, wait_for_step
 from one_tool import ZOOM
+from processes import kill, outputs_of, start
 from safetensors.numpy import load_file
 
 from pixelis_jax import hosts
@@ -46,7 +46,8 @@ SFT = {"total_steps": 2, "log_every_steps": 1, "eval__scenes": 2, "eval__batch":
 
 @pytest.fixture(scope="module")
 def jobs(compile_cache):
-    return Jobs(compile_cache)
+    with Jobs(compile_cache) as made:
+        yield made
 
 
 def assert_same_end(one, two):
@@ -181,17 +182,16 @@ def test_a_process_that_dies_takes_the_other_along(lost):
     address = f"127.0.0.1:{free_port()}"
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", ALONE, address]
-    processes = [
-        subprocess.Popen([*command, str(i)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for i in range(2)
-    ]
-    while not (line := processes[lost].stdout.readline()).strip().isdigit():
-        assert line, "ended before the first number"
-    start = time.monotonic()
-    processes[lost].kill()
-    outputs = outputs_of(processes, 60)
-    assert processes[1 - lost].returncode not in (0, None), outputs
-    assert time.monotonic() - start < 60
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    processes = [start([*command, str(i)], env=environment, **pipes) for i in range(2)]
+    try:
+        while not (line := processes[lost].stdout.readline()).strip().isdigit():
+            assert line, "ended before the first number"
+        processes[lost].kill()
+        outputs = outputs_of(processes)
+        assert processes[1 - lost].returncode not in (0, None), outputs
+    finally:
+        kill(*processes)
 
 
 def test_a_command_line_that_can_not_join(monkeypatch, capsys, tmp_path):

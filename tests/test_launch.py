@@ -6,12 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 import types
 from pathlib import Path
 
 import pytest
+from processes import LIMIT_S, started, wait_until
 
 from launch import pytest_eta
 
@@ -60,7 +60,7 @@ class Environment:
 
     def run(self, script: Path, *arguments: str, **fields) -> subprocess.CompletedProcess[str]:
         options = {"env": os.environ | {"PIXELIS_VENV": str(self.path)}} | fields
-        return subprocess.run([str(script), *arguments], capture_output=True, text=True, timeout=60, **options)
+        return subprocess.run([str(script), *arguments], capture_output=True, text=True, timeout=LIMIT_S, **options)
 
 
 LOCAL, TEST = ROOT / "launch" / "local.sh", ROOT / "launch" / "test.sh"
@@ -208,12 +208,10 @@ def test_ctrl_c_says_how_to_go_on_and_the_next_run_does(tmp_path: Path) -> None:
     script = "set -euo pipefail; source launch/setup.sh; set_up ''"
     command = ["env", "--default-signal=INT", "bash", "-c", script]  # tests in the background would ignore it
     options = {"cwd": ROOT, "env": os.environ | {"PIXELIS_VENV": str(environment.path)}, "text": True}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, **options)
-    end = time.monotonic() + 30
-    while not environment.calls and time.monotonic() < end:
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=20)
+    with started(command, stderr=subprocess.PIPE, **options) as process:
+        wait_until(process, lambda: bool(environment.calls))
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
     assert (
         error.splitlines()[-1] == "[setup] error: interrupted: run the same command again, it goes on where it stopped"

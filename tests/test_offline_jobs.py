@@ -20,7 +20,8 @@ TARGETS = "('language_model/.*_proj','visual/merger.*')"
 
 @pytest.fixture(scope="module")
 def jobs(compile_cache):
-    return Jobs(compile_cache)
+    with Jobs(compile_cache) as made:
+        yield made
 
 
 def run_twice(jobs, name: str, folder: Path, *, kept: int, **fields) -> tuple[Path, Path, str]:

@@ -12,7 +12,8 @@ FIELDS = {"total_steps": 2, "eval__scenes": 3, "eval__batch": 4, "data__held_out
 
 @pytest.fixture(scope="module")
 def jobs(compile_cache):
-    return Jobs(compile_cache)
+    with Jobs(compile_cache) as made:
+        yield made
 
 
 def typed_wrongly(category, i, made):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 from meshes import FULL_SHAPE, ONE, SFT_SHAPES, SHAPES, UNEVEN_SHAPE, name_of
+from processes import LIMIT_S
 
 from pixelis_jax import parallel
 from pixelis_jax.models import lora
@@ -32,9 +33,8 @@ def results():
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}",
     }
-    done = subprocess.run(
-        [sys.executable, str(HERE / "eight_devices.py")], env=environment, capture_output=True, text=True, timeout=900
-    )
+    command = [sys.executable, str(HERE / "eight_devices.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 

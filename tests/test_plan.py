@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import LIMIT_S
 
 from pixelis_jax import config as configs
 from pixelis_jax import parallel, plan, programs
@@ -39,7 +40,7 @@ def planned(*arguments: str, code: int = 0, job: Sequence[str] = SMALL) -> str:
     """What the command prints, in a process of its own: it sets up devices before jax starts."""
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pixelis_jax.plan", *job, *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == code, done.stderr[-2000:]
     return done.stdout
 

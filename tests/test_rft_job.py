@@ -57,7 +57,8 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def jobs(compile_cache):
-    return Jobs(compile_cache)
+    with Jobs(compile_cache) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

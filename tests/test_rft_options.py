@@ -41,9 +41,9 @@ def half(prompts, completions, answers, ground_truths, task_ids):
 def jobs(compile_cache, tmp_path_factory):
     folder = tmp_path_factory.mktemp("rewards")
     (folder / "rft_rewards.py").write_text(REWARDS)
-    made = Jobs(compile_cache)
-    made.environment["PYTHONPATH"] += f":{folder}"
-    return made
+    with Jobs(compile_cache) as made:
+        made.environment["PYTHONPATH"] += f":{folder}"
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ CONFIG = "configs/sft.py:smoke"
 
 @pytest.fixture(scope="module")
 def jobs(compile_cache):
-    return Jobs(compile_cache)
+    with Jobs(compile_cache) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

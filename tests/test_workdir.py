@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from ml_collections import ConfigDict
+from processes import started
 
 from pixelis_jax.types import UserError
 from pixelis_jax.workdir import Workdir, commit
@@ -43,15 +44,14 @@ def log_a_step(workdir: Workdir) -> None:
 
 def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], env=env, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline() == "held\n"
-    with (
-        pytest.raises(UserError, match=rf"in use by process {holder.pid} on \S+; stop it or name another --workdir"),
-        Workdir(tmp_path),
-    ):
-        pass
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with started(command, env=env, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        told = rf"in use by process {holder.pid} on \S+; stop it or name another --workdir"
+        with pytest.raises(UserError, match=told), Workdir(tmp_path):
+            pass
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
     with Workdir(tmp_path) as workdir:
         assert not workdir.begin(config(), seed=0, hashes=HASHES)
 

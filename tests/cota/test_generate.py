@@ -8,10 +8,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import pytest
+from processes import LIMIT_S, started, wait_until
 
 from pixelis_jax.cota.__main__ import main
 from pixelis_jax.data import cota
@@ -96,13 +96,10 @@ def test_a_killed_command_goes_on_without_duplicates(tmp_path):
     """SIGKILL as soon as a shard is there; the workers end with their parent."""
     out = tmp_path / "data"
     arguments = ["generate", "--num_samples=300", "--no_ocr", "--workers=1", f"--out={out}"]
-    process = subprocess.Popen([sys.executable, "-m", "pixelis_jax.cota", *arguments], stdout=subprocess.DEVNULL)
-    end = time.monotonic() + 200
-    while not list((out / "shards").glob("*.jsonl")):
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with started([sys.executable, "-m", "pixelis_jax.cota", *arguments], stdout=subprocess.DEVNULL) as process:
+        wait_until(process, lambda: any((out / "shards").glob("*.jsonl")))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     assert not (out / "cota.jsonl").exists()
     main(arguments)
     ids = [json.loads(line)["sample_id"] for line in (out / "cota.jsonl").read_text().splitlines()]
@@ -126,13 +123,10 @@ def test_ctrl_c_ends_at_once_and_says_what_is_kept(tmp_path):
     out = tmp_path / "data"
     arguments = ["generate", "--num_samples=3000", "--no_ocr", "--workers=2", f"--out={out}"]
     command = [sys.executable, "-m", "pixelis_jax.cota", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + 200
-    while not list((out / "shards").glob("*.jsonl")):
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, shown = process.communicate(timeout=60)
+    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(process, lambda: any((out / "shards").glob("*.jsonl")))
+        process.send_signal(signal.SIGINT)
+        _, shown = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
     assert re.search(r"interrupted: \d+ samples are kept; the same command goes on\n$", shown), shown[-300:]
 
