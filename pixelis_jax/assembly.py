@@ -36,9 +36,8 @@ from pixelis_jax.models.policy import Policy
 from pixelis_jax.models.processor import Processor
 from pixelis_jax.models.vlm import VLM
 from pixelis_jax.reading import ReadingConfig
-from pixelis_jax.rewards.curiosity import CuriosityConfig
-from pixelis_jax.rewards.dynamics import DynamicsConfig
-from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights, coherence_config
+from pixelis_jax.rewards import orchestrator
+from pixelis_jax.rewards.orchestrator import RewardConfig, check_weights
 from pixelis_jax.rewards.task import MajorityVote, TaskReward, UserFunction, Verified
 from pixelis_jax.rewards.verifiers import verify
 from pixelis_jax.rollout import RolloutConfig, SamplingConfig
@@ -393,14 +392,7 @@ def replay_config(config: ConfigDict) -> ReplayConfig | None:
 
 def reward_config(config: ConfigDict) -> RewardConfig:
     """Components of the reward, and how they are combined."""
-    rewards = config.rewards
-    dynamics = DynamicsConfig(pretrain_transitions=rewards.dynamics_transitions)
-    return RewardConfig(
-        norm=rewards.norm,
-        unrepaired=rewards.unrepaired_rule,
-        curiosity=CuriosityConfig(kind=rewards.curiosity, floor=rewards.curiosity_floor, dynamics=dynamics),
-        coherence=coherence_config(rewards.coherence),
-    )
+    return orchestrator.from_fields(config.rewards, config.penalty)
 
 
 def task_reward(config: ConfigDict) -> TaskReward:
@@ -429,9 +421,13 @@ def reward_curriculum(config: ConfigDict) -> Curriculum:
     stages = tuple(curriculum.stage_from_config(stage) for stage in table.stages)
     for stage in stages:
         check_weights(stage.weights, curiosity=config.rewards.curiosity)
-    made = Curriculum(
-        stages, table.evaluation_frequency, rollback=curriculum.Rollback(cooldown_steps=table.rollback_cooldown_steps)
+    rollback = curriculum.Rollback(
+        threshold=abs(table.rollback_threshold),
+        patience=table.rollback_patience,
+        cooldown_steps=table.rollback_cooldown_steps,
+        factor=table.rollback_factor,
     )
+    made = Curriculum(stages, table.evaluation_frequency, rollback=rollback)
     curriculum.validate(made, windows.names(window_lengths(config)) | STEP_METRICS)
     return made
 

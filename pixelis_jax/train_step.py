@@ -356,7 +356,9 @@ class RLStep:
             turn_of=batch.turn_of,
             kl_beta=None if state.kl_beta is None else jnp.full(adv.values.shape, beta),
         )
-        stats = measures.reward_stats(scores, batch.rewards).reduce() | measures.tool_stats(batch.rewards).reduce()
+        threshold = cfg.rewards.curiosity.success_threshold
+        stats = measures.reward_stats(scores, batch.rewards, success_threshold=threshold).reduce()
+        stats |= measures.tool_stats(batch.rewards).reduce()
         metrics = (
             stats
             | measures.tool_counts(batch.rewards)

@@ -1,6 +1,7 @@
 """RL with what the demo leaves off, in one job: replay, dynamic sampling, two updates a rollout, an adaptive KL."""
 
 import json
+import operator
 import shutil
 import signal
 
@@ -8,9 +9,13 @@ import numpy as np
 import pytest
 from jobs import Jobs, lines, refusal, wait_for_step
 
-from pixelis_jax import assembly, config
-from pixelis_jax.metrics import names
+from pixelis_jax import assembly, config, curriculum, limits
+from pixelis_jax.metrics import names, windows
 from pixelis_jax.rewards import orchestrator
+from pixelis_jax.rewards.orchestrator import RewardConfig
+from pixelis_jax.rewards.penalty import PenaltyConfig
+from pixelis_jax.types import OP_ID, OPS
+from pixelis_jax.workdir import FREE_FIELDS, ROUNDING_FIELDS
 
 OPTIONS = {
     "total_steps": 6,
@@ -131,7 +136,85 @@ def test_what_cannot_be_is_refused_at_the_start(fields, words, monkeypatch, caps
 
 
 def test_the_earlier_systems_combination_is_a_variant():
+    """Each number of spec/rewards_and_curriculum.md, section 5."""
     made = config.load("configs/rft.py:pixelis_v2")
-    assert assembly.reward_config(made) == orchestrator.pixelis_v2()
+    rewards = assembly.reward_config(made)
+    assert rewards == orchestrator.pixelis_v2()
+    assert (rewards.norm, rewards.clip, rewards.penalty.base) == ("running", 10.0, 0.1)
+    assert (OP_ID["GET_PROPERTIES"], OP_ID["SEGMENT_OBJECT_AT"]) in rewards.coherence.bad_pairs
+    assert (made.rollout.group_size, made.rollout.replay_size, made.rollout.replay_ratio) == (4, 100, 0.5)
     (stage,) = assembly.reward_curriculum(made).stages
-    assert dict(stage.weights) == dict(orchestrator.PIXELIS_V2_WEIGHTS)
+    assert dict(stage.weights) == {"final": 1.0, "curiosity": 0.3, "coherence": 0.2}
+
+
+def test_the_earlier_systems_table_of_weights_by_step():
+    """0: task alone; from step 1000 (.7, .2, .1) and from 5000 (.5, .3, .2) for task, curiosity and coherence."""
+    made = config.load("configs/rft.py:pixelis_v2_steps")
+    assert assembly.reward_config(made) == orchestrator.pixelis_v2()
+    assert (made.rollout.group_size, made.rollout.replay_size, made.rollout.replay_ratio) == (4, 100, 0.5)
+    table = assembly.reward_curriculum(made)
+    state, weights = curriculum.init(table), {}
+    for step in range(1, made.total_steps + 1):
+        held = dict(curriculum.current(table, state).weights)  # of the step itself
+        weights[step] = (held["final"], held["curiosity"], held["coherence"])
+        state = curriculum.update(table, state, {}, step)
+    assert [step for step in weights if step > 1 and weights[step] != weights[step - 1]] == [1001, 5001]
+    assert (weights[1], weights[1001], weights[5001]) == ((1, 0, 0), (0.7, 0.2, 0.1), (0.5, 0.3, 0.2))
+
+
+def test_the_default_constants_are_those_of_the_parts():
+    made = config.load("configs/rft.py")
+    assert assembly.reward_config(made) == RewardConfig()
+    rollback = assembly.reward_curriculum(made).rollback
+    assert rollback == curriculum.Rollback(cooldown_steps=20)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "part"),
+    [
+        ("rewards.norm_window", 50, "window"),
+        ("rewards.norm_warmup", 0, "warmup"),
+        ("rewards.clip", 2.5, "clip"),
+        ("rewards.success_threshold", 0.9, "curiosity.success_threshold"),
+        ("rewards.curiosity_eta", 2.0, "curiosity.eta"),
+        ("rewards.curiosity_cap", 0.25, "curiosity.cap"),
+        ("rewards.rapr_target", 0.6, "curiosity.rapr_target"),
+        ("rewards.rapr_operations", 4, "curiosity.rapr_operations"),
+        ("rewards.rapr_alpha", 0.75, "curiosity.rapr_alpha"),
+        ("rewards.rapr_beta", 0.125, "curiosity.rapr_beta"),
+        ("penalty.base", 0.0, "penalty.base"),
+        ("penalty.track_on_still", 3.0, "penalty.track_on_still"),
+        ("penalty.out_of_image", 1.5, "penalty.out_of_image"),
+        ("curriculum.rollback_threshold", -0.2, "threshold"),
+        ("curriculum.rollback_patience", 7, "patience"),
+        ("curriculum.rollback_factor", 4.0, "factor"),
+    ],
+)
+def test_each_constant_reaches_its_part_and_is_bound(field, value, part):
+    """A field that reached nothing would be set in vain; one that may change on resume would mix two rewards."""
+    made = config.override(config.load("configs/rft.py"), [f"--config.{field}={value}"])
+    limits.check(made)
+    group = assembly.reward_curriculum(made).rollback if "curriculum" in field else assembly.reward_config(made)
+    assert operator.attrgetter(part)(group) == abs(value)
+    assert not any(field == free or field.startswith(free + ".") for free in (*FREE_FIELDS, *ROUNDING_FIELDS))
+
+
+@pytest.mark.parametrize("name", OPS[:-1])
+def test_each_operations_maximum_is_its_own(name):
+    made = config.override(config.load("configs/rft.py"), [f"--config.penalty.max_{name.lower()}=77"])
+    expected = dict(PenaltyConfig().limits) | {OP_ID[name]: 77}
+    assert dict(assembly.reward_config(made).penalty.limits) == expected
+
+
+def test_the_mean_final_reward_may_move_the_curriculum():
+    stages = "({'name': 'a', 'weights': {'final': 1.0}, 'exits': ({'kind': 'threshold', 'metric': 'reward_final_ma20',"
+    stages += " 'value': 0.5},)}, {'name': 'b', 'weights': {'final': 1.0, 'coherence': 0.1}})"
+    made = config.override(config.load("configs/rft.py"), [f"--config.curriculum.stages={stages}"])
+    table = assembly.reward_curriculum(made)
+    state = windows.init(assembly.window_lengths(made))
+    for _ in range(5):
+        state = windows.update(state, {"reward/final/raw": 0.75, "reward": 0.1})
+    averages = windows.averages(state)
+    assert averages["reward_final_ma20"] == averages["reward_final_ma100"] == 0.75
+    assert curriculum.update(table, curriculum.init(table), averages, 5).stage == 1
+    assert all(names.find(name) is not None for name in averages)

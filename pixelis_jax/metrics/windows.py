@@ -10,7 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 LARGEST = 1e100  # a metric beyond it has diverged: it counts as absent, and sums over a window stay finite
-DEFAULT_LENGTHS: dict[str, tuple[int, ...]] = {"success_rate": (100,), "coherence": (100,), "reward": (500,)}
+DEFAULT_LENGTHS: dict[str, tuple[int, ...]] = {
+    "success_rate": (100,),
+    "coherence": (100,),
+    "reward": (500,),
+    "reward_final": (100,),
+}
+LOGGED_AS = {"reward_final": "reward/final/raw"}  # metrics whose averages go by a shorter name than they
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +39,7 @@ def init(lengths: Mapping[str, Iterable[int]] | None = None) -> Windows:
 def update(state: Windows, values: Mapping[str, float | None]) -> Windows:
     """The windows one training step later; metrics that have no window are ignored, missing ones are absent values."""
     history = {
-        name: (*state.history[name], _finite_or_none(values.get(name)))[-state.lengths[name][-1] :]
+        name: (*state.history[name], _finite_or_none(values.get(LOGGED_AS.get(name, name))))[-state.lengths[name][-1] :]
         for name in state.lengths
     }
     return dataclasses.replace(state, history=history)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import difflib
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +13,11 @@ from jax import Array
 from pixelis_jax.rewards import calls, curiosity, dynamics, moments
 from pixelis_jax.rewards.coherence import CoherenceConfig, coherence
 from pixelis_jax.rewards.curiosity import CuriosityConfig
-from pixelis_jax.rewards.dynamics import DynamicsState
+from pixelis_jax.rewards.dynamics import DynamicsConfig, DynamicsState
 from pixelis_jax.rewards.groups import group_normalise
 from pixelis_jax.rewards.moments import Moments
 from pixelis_jax.rewards.penalty import PenaltyConfig, penalty
-from pixelis_jax.types import OP_ID, RewardInputs, UserError
+from pixelis_jax.types import OP_ID, OPS, RewardInputs, UserError
 
 COMPONENTS: tuple[str, ...] = ("final", "coherence", "curiosity")
 NORMS: tuple[str, ...] = ("none", "group", "running")
@@ -67,12 +69,39 @@ class Scores:
     losses: dict[str, Array]  # f32[] of the dynamics model; empty without one
 
 
-PIXELIS_V2_WEIGHTS: Weights = (("final", 1.0), ("coherence", 0.3), ("curiosity", 0.2))
+PIXELIS_V2_WEIGHTS: Weights = (("final", 1.0), ("coherence", 0.2), ("curiosity", 0.3))
 
 
 def pixelis_v2() -> RewardConfig:
     """The combination of the earlier system, for comparison (with PIXELIS_V2_WEIGHTS)."""
     return RewardConfig(norm="running", coherence=coherence_config("pixelis_v2"))
+
+
+def from_fields(rewards: Mapping[str, Any], fees: Mapping[str, Any]) -> RewardConfig:
+    """The settings that the groups `rewards` and `penalty` of a config hold."""
+    curiosity = CuriosityConfig(
+        kind=rewards["curiosity"],
+        eta=rewards["curiosity_eta"],
+        cap=rewards["curiosity_cap"],
+        floor=rewards["curiosity_floor"],
+        success_threshold=rewards["success_threshold"],
+        dynamics=DynamicsConfig(pretrain_transitions=rewards["dynamics_transitions"]),
+        rapr_target=rewards["rapr_target"],
+        rapr_operations=rewards["rapr_operations"],
+        rapr_alpha=rewards["rapr_alpha"],
+        rapr_beta=rewards["rapr_beta"],
+    )
+    maxima = tuple((OP_ID[name], fees[f"max_{name.lower()}"]) for name in OPS if name != "THINK")
+    return RewardConfig(
+        norm=rewards["norm"],
+        clip=rewards["clip"],
+        window=rewards["norm_window"],
+        warmup=rewards["norm_warmup"],
+        unrepaired=rewards["unrepaired_rule"],
+        curiosity=curiosity,
+        coherence=coherence_config(rewards["coherence"]),
+        penalty=PenaltyConfig(fees["base"], fees["track_on_still"], fees["out_of_image"], maxima),
+    )
 
 
 def coherence_config(name: str) -> CoherenceConfig:

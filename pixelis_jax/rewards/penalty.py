@@ -17,11 +17,11 @@ class PenaltyConfig:
     track_on_still: float = 2.0
     out_of_image: float = 0.5
     limits: tuple[tuple[int, int], ...] = (
-        (OP_ID["TRACK_OBJECT"], 5),
-        (OP_ID["GET_PROPERTIES"], 10),
-        (OP_ID["READ_TEXT"], 15),
         (OP_ID["ZOOM_IN"], 3),
         (OP_ID["SEGMENT_OBJECT_AT"], 10),
+        (OP_ID["GET_PROPERTIES"], 10),
+        (OP_ID["READ_TEXT"], 15),
+        (OP_ID["TRACK_OBJECT"], 5),
     )
 
 

@@ -166,7 +166,7 @@ def test_profile_of_the_earlier_system(batch):
     back = [("GET_PROPERTIES", {}), "SEGMENT_OBJECT_AT"]
     ours, theirs = (score(batch(back), config=c, state=None)[0] for c in (PLAIN, config))
     assert float(ours.raw["coherence"][0]) == 0 and float(theirs.raw["coherence"][0]) == pytest.approx(-0.3)
-    assert check_weights(orchestrator.PIXELIS_V2_WEIGHTS) == {"final": 1.0, "coherence": 0.3, "curiosity": 0.2}
+    assert check_weights(orchestrator.PIXELIS_V2_WEIGHTS) == {"final": 1.0, "coherence": 0.2, "curiosity": 0.3}
 
 
 def test_metric_names_are_in_the_table(batch):
