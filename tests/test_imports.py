@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "pixelis_jax"
 LEVELS = (
-    ("types", "masked", "update", "functions"),
+    ("types", "masked", "update", "functions", "answers"),
     ("metrics", "cli"),
     ("parallel", "hosts"),
     ("models",),

@@ -79,7 +79,7 @@ def test_the_tree_names_every_module_once() -> None:
 # Folders that their content explains.
 FOLDERS = {f"{x}/" for x in ("benchmarks", "configs", "launch", "docs", "pixelis_jax")} | {
     f"pixelis_jax/{x}/"
-    for x in ("algorithms", "assets", "cota", "curriculum", "data", "metrics", "models", "rewards", "rollout", "tools")
+    for x in "algorithms answers assets cota curriculum data metrics models rewards rollout tools".split()
 } | {f"pixelis_jax/data/{x}/" for x in ("importers", "pixelsearch", "scoring", "synthesis")}  # fmt: skip
 MADE = {"docs/curve.svg"}  # by a command that the page names
 

@@ -1,0 +1,85 @@
+"""Boxes as models and data write them, and the frame that their numbers stand in.
+
+Read are `[x1, y1, x2, y2]`, with round brackets, nested or without any, `(x1,y1),(x2,y2)`, `{"bbox_2d": [...]}`, a list
+of one such object, code fences, and marks such as `<|box_start|>..<|box_end|>` or `<bbox>..</bbox>` around.
+"""
+
+import ast
+import json
+import math
+import re
+from typing import Any
+
+from pixelis_jax.answers import text as texts
+
+Box = tuple[float, float, float, float]  # x1, y1, x2, y2 with x1 < x2 and y1 < y2
+Size = tuple[float, float]  # height, width
+
+MAX_CHARACTERS = 1000
+NAMES = ("bbox_2d", "bbox", "box_2d", "box", "bounding_box", "coordinates")
+_CORNERS = (("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max"))
+_MARK = re.compile(r"<\|(?:box|quad)_(?:start|end)\|>|</?(?:box|bbox|bbox_2d)>")
+_REFERENCE = re.compile(r"<\|object_ref_start\|>.*?<\|object_ref_end\|>|<ref>.*?</ref>", re.DOTALL)
+_LABEL = re.compile(r"(?:bbox_2d|bbox|bounding box|box|coordinates)\s*[:=]\s*(?=[\[(\d{-])", re.IGNORECASE)
+_NUMERIC = re.compile(r"[-+\d.,;e\s\[\](){}]+", re.ASCII)
+_BRACKETS = str.maketrans("(){};", "[][],")
+_GAP = re.compile(r"(?<=[\d.\]])\s+(?=[-+\d.\[])", re.ASCII)
+
+
+def parse(text: str) -> Box | None:
+    """The one box that a text is; None for all else: a sentence, two boxes, a box without an area."""
+    if len(text) > MAX_CHARACTERS or not any(c.isdigit() for c in text):
+        return None
+    bare = _MARK.sub("", _REFERENCE.sub("", texts.unwrap(text)))
+    bare = texts.normalise(_LABEL.sub("", texts.unwrap(texts.normalise_marks(bare)), count=1))
+    if _NUMERIC.fullmatch(bare):
+        bare = "[" + _GAP.sub(",", bare.translate(_BRACKETS)) + "]"
+    return of(_read(bare))
+
+
+def of(value: Any) -> Box | None:
+    """The box of a JSON value: four numbers, two pairs, an object that names them, or a list of one of these."""
+    if isinstance(value, str):
+        return parse(value)
+    if isinstance(value, dict):
+        named = [value[name] for name in NAMES if name in value]
+        corners = [[value[name] for name in names] for names in _CORNERS if all(name in value for name in names)]
+        found = named + corners
+        return of(found[0]) if len(found) == 1 else None
+    if not isinstance(value, list | tuple):
+        return None
+    if len(value) == 1:
+        return of(value[0])
+    if len(value) == 2 and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
+        value = [*value[0], *value[1]]
+    if len(value) != 4 or not all(_is_number(item) for item in value):
+        return None
+    x1, y1, x2, y2 = map(float, value)
+    return (x1, y1, x2, y2) if x1 < x2 and y1 < y2 else None
+
+
+def iou(a: Box, b: Box) -> float:
+    """Intersection over union."""
+    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    shared = max(width, 0.0) * max(height, 0.0)
+    return shared / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared)
+
+
+def rescaled(box: Box, source: Size, target: Size) -> Box:
+    """A box in an image of size `source` -> the same place in one of size `target`; sizes are (height, width)."""
+    across, down = target[1] / source[1], target[0] / source[0]
+    return box[0] * across, box[1] * down, box[2] * across, box[3] * down
+
+
+def _read(text: str) -> Any:
+    """The JSON value or Python literal that a text is; None where it is neither."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+            continue
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9 and math.isfinite(value)
