@@ -11,14 +11,15 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from pixelis_jax import as_trained, limits
 from pixelis_jax import config as configs
-from pixelis_jax import limits
 from pixelis_jax.types import UserError
 
 
 def checked_config(config: str, overrides: Sequence[str]) -> ConfigDict:
     """The config of a job. Raises UserError where it does not run, or where an argument is none of a config."""
     checked, rest = configs.from_argv([f"--config={config}", *overrides])
+    checked = as_trained.resolve(checked).config
     limits.check(checked)
     if rest:
         raise UserError(f"{rest[0]} is unknown; fields of the config are written --config.FIELD=VALUE")

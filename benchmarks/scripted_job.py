@@ -80,9 +80,10 @@ def main() -> None:
     args, rest = parser.parse_known_args()
     config, _ = configs.from_argv(rest)
     set_up_jax()
-    from pixelis_jax import assembly
+    from pixelis_jax import as_trained, assembly
     from pixelis_jax.models import families, policy, processor
 
+    config = as_trained.resolve(config).config
     directory = policy.resolve(config.model.name)
     overview, crop = assembly.budgets(config)
     reader = processor.load(directory, families.from_json(directory / "config.json"), overview=overview, crop=crop)

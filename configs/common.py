@@ -6,26 +6,32 @@ import ml_collections
 
 from pixelis_jax.types import UserError
 
+TOOLS = ("ZOOM_IN", "SEGMENT_OBJECT_AT", "GET_PROPERTIES", "READ_TEXT", "TRACK_OBJECT")
+
 
 def base(job: str) -> ml_collections.ConfigDict:
-    """Fields of every job on a loaded model."""
+    """Fields of every job on a loaded model.
+
+    Where a comment says "as trained", the field is open: it becomes what the adapter of `init_from` was trained with,
+    else what the model records of itself, else a default (pixelis_jax/as_trained.py). The run says what it took.
+    """
     config = ml_collections.ConfigDict()
     config.job = job
     config.seed = 0
 
     config.model = ml_collections.ConfigDict()
-    config.model.name = "pixelis-tiny"  # bundled model, or a Hugging Face style directory
-    config.model.dtype = "float32"  # float32 | bfloat16
-    config.model.quantize = ""  # int8 | nf4: the decoder's frozen weights in fewer bits; "": as they are
+    config.model.name = ""  # bundled model, or a Hugging Face style directory; "": the adapter's, else pixelis-tiny
+    config.model.dtype = ""  # float32 | bfloat16; "": as trained
+    config.model.quantize = ""  # int8 | nf4: the decoder's frozen weights in fewer bits; none; "": as trained
 
     config.image = image()
 
     config.lora = ml_collections.ConfigDict()
-    config.lora.rank = 8
-    config.lora.alpha = 16.0  # the adapter is scaled by alpha / rank
+    config.lora.rank = 0  # 0: that of init_from, with its rslora; without one 8
+    config.lora.alpha = 0.0  # the adapter is scaled by alpha / rank; 0: that of init_from, without one 16
     config.lora.rslora = False  # scaled by alpha / sqrt(rank) instead
     config.lora.dropout = 0.0  # share of an adapter's inputs that sft and habit set to 0; nothing else does
-    config.lora.targets = (r"language_model/.*/(q|k|v|o|gate|up|down)_proj",)  # regular expressions on layer paths
+    config.lora.targets = ()  # regular expressions on layer paths; (): those of init_from, else the decoder's seven
 
     config.tools = tools()
 
@@ -40,18 +46,19 @@ def base(job: str) -> ml_collections.ConfigDict:
 def image() -> ml_collections.ConfigDict:
     """Pixel budgets: how large the model sees an image."""
     group = ml_collections.ConfigDict()
-    group.min_pixels = 56 * 56  # overview area, px
-    group.max_pixels = 112 * 112  # overview area, px
-    group.crop_min_pixels = 84 * 84  # area of a tool's image, px
-    group.crop_max_pixels = 112 * 112  # area of a tool's image, px
-    group.coordinates = ""  # of boxes in calls: pixels (of the image as seen) | norm1000; "": as the model family does
+    group.min_pixels = 0  # overview area, px; 0: as trained
+    group.max_pixels = 0  # overview area, px; 0: as trained
+    group.crop_min_pixels = 0  # area of a tool's image, px; 0: as trained
+    group.crop_max_pixels = 0  # area of a tool's image, px; 0: as trained
+    # Of boxes in calls: pixels (of the image as seen) | norm1000; "": as trained, else as the model family does.
+    group.coordinates = ""
     return group
 
 
 def tools() -> ml_collections.ConfigDict:
     """Visual operations that the policy may call; the system prompt shows their schemas."""
     group = ml_collections.ConfigDict()
-    group.names = ("ZOOM_IN",)  # of ZOOM_IN, SEGMENT_OBJECT_AT, GET_PROPERTIES, READ_TEXT, TRACK_OBJECT
+    group.names = ()  # of TOOLS; (): those that the model knows
     group.workers = 4  # calls that run at the same time
     group.time_limit_s = 30.0  # of one call, the last resort against one that hangs: its row gets an error
     return group
@@ -69,10 +76,10 @@ def mesh() -> ml_collections.ConfigDict:
 def sampling() -> ml_collections.ConfigDict:
     """Budgets of a dialogue."""
     group = ml_collections.ConfigDict()
-    group.temperature = 1.0  # of sampler and trainer alike
-    group.max_new_tokens = 32  # tokens a turn
-    group.context_tokens = 152  # tokens a dialogue, images included
-    group.max_turns = 3  # assistant turns a dialogue
+    group.temperature = -1.0  # of sampler and trainer alike; -1: as trained
+    group.max_new_tokens = 0  # tokens a turn; 0: as trained
+    group.context_tokens = 0  # tokens a dialogue, images included; 0: as trained
+    group.max_turns = 0  # assistant turns a dialogue; 0: as trained
     return group
 
 

@@ -29,7 +29,10 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model.vision_depth = 3  # vision layers; every second one attends over the whole image
 
     config.image = common.image()
+    config.image.min_pixels, config.image.max_pixels = 56 * 56, 112 * 112
+    config.image.crop_min_pixels, config.image.crop_max_pixels = 84 * 84, 112 * 112
     config.tools = common.tools()
+    config.tools.names = ("ZOOM_IN",)
     config.mesh = common.mesh()
 
     config.data = ml_collections.ConfigDict()
@@ -64,6 +67,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer.beta2 = 0.98
 
     config.sampling = common.sampling()
+    config.sampling.temperature, config.sampling.max_turns = 1.0, 3
+    config.sampling.max_new_tokens, config.sampling.context_tokens = 32, 152
     config.eval = common.evaluation(scenes=512)
     config.checkpoint = common.checkpoint(every_steps=1000)
     config.log_every_steps = 50

@@ -17,9 +17,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     """The configuration; `variant` is "", "uniform", "smoke" or one of `common.LARGE`."""
     config = common.base("sft")
     config.total_steps = 240  # optimizer steps
-    config.model.name = "pixelis-tiny-tools"  # knows all five tools
-    config.init_from = ""  # adapter to go on from; "": a fresh one
-    config.tools.names = ("ZOOM_IN", "SEGMENT_OBJECT_AT", "GET_PROPERTIES", "READ_TEXT", "TRACK_OBJECT")
+    config.init_from = ""  # adapter to go on from; "": a fresh one, on pixelis-tiny-tools, which knows all five tools
 
     config.data = ml_collections.ConfigDict()
     config.data.path = ""  # folder of `cota score`; "": num_samples are made, and kept in runs/cota_<num_samples>
@@ -57,9 +55,6 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer.label_smoothing = 0.0  # share of the target's probability that goes to all tokens
     config.optimizer.average_share = 0.2  # last part of the steps whose mean is a candidate for the final adapter
 
-    config.sampling.max_new_tokens = 64
-    config.sampling.context_tokens = 768
-    config.sampling.max_turns = 10
     del config.eval.scenes, config.eval.kinds, config.eval.modes
     config.eval.samples = 90  # held-out questions of an evaluation, the categories in equal parts
     config.eval.test_samples = 180  # others, for the end
@@ -81,6 +76,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.checkpoint.every_steps = 2
     elif variant in common.LARGE:
         common.large(config, variant)
+        config.tools.names = common.TOOLS
         config.total_steps = 2000
         config.data.num_samples = 0
         config.data.batch_tokens, config.data.row_tokens, config.data.workers = 32768, 4096, 8

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from pixelis_jax.checkpoints import Checkpoints
 from pixelis_jax.metrics.files import atomic_write
-from pixelis_jax.models import families, peft, policy
+from pixelis_jax.models import families, peft, policy, quantized
 from pixelis_jax.models.lora import LoraConfig
 from pixelis_jax.models.vlm import VLM
 from pixelis_jax.tools import TOOLS
@@ -28,11 +28,47 @@ PyTree = Any
 BUNDLED = {"pixelis-tiny-sft": Path(__file__).parent / "assets" / "pixelis-tiny-sft"}
 SETTINGS = "pixelis.json"
 SETTINGS_VERSION = 1
-# Sections of a config that are kept, and the fields of each that readers use.
+# Sections of a config that are kept, and the fields of each that have to be there.
 _SECTIONS = {
     "image": ("min_pixels", "max_pixels", "crop_min_pixels", "crop_max_pixels"),
     "sampling": ("max_new_tokens", "context_tokens", "max_turns"),
 }
+# Fields of the section `model` that are kept; earlier versions have none of it.
+_MODEL = {"dtype": ("float32", "bfloat16"), "quantize": ("", "none", *quantized.KINDS)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """What a workdir or a PEFT folder says of its training, without the weights.
+
+    `settings` has the sections of `pixelis.json`; `lora` the adapter's rank, alpha, rslora and targets, the last only
+    where it is recorded.
+    """
+
+    directory: Path
+    base: str
+    settings: dict[str, dict[str, Any]]
+    lora: dict[str, Any]
+
+    def shape(self, base: str) -> dict[str, Any]:
+        """The adapter's shape on `base`; targets that are not recorded are read from the weights' names."""
+        if "targets" in self.lora or not self.lora:
+            return self.lora
+        return self.lora | {"targets": peft.load(self.directory, _abstract(base))[1].targets}
+
+
+def recorded(directory: Path) -> Recorded:
+    """What a workdir, a PEFT folder or a bundled name says of its training. Raises UserError."""
+    directory = _located(directory)
+    if (directory / RUN).is_file():
+        config = read_run(directory / RUN)["config"]
+        own = config.get("lora", {})
+        lora = {name: own[name] for name in ("rank", "alpha", "rslora", "targets") if name in own}
+        base = str(config.get("model", {}).get("name", ""))
+        return Recorded(directory, base, _sections(config, directory / RUN), lora)
+    config, settings = peft.read_config(directory), settings_of(directory)
+    lora = {"rank": config["r"], "alpha": float(config["lora_alpha"]), "rslora": bool(config.get("use_rslora"))}
+    return Recorded(directory, config.get("base_model_name_or_path") or "", settings, lora | settings.get("lora", {}))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +91,19 @@ def read(directory: Path, *, step: int | None = None, base_name: str | None = No
     hash. A PEFT directory has a name only: another one is refused, unless the caller knows that the same model has
     `moved`. Raises UserError.
     """
-    directory = BUNDLED.get(str(directory), Path(os.path.expanduser(directory)))
+    directory = _located(directory)
     if (directory / RUN).is_file():
         return _from_workdir(directory, step, base_name)
-    if (directory / peft.CONFIG).is_file():
-        if step is not None:
-            raise UserError(f"{directory} is a PEFT directory and has no steps; leave --step out")
-        return _from_peft(directory, base_name, moved)
+    if step is not None:
+        raise UserError(f"{directory} is a PEFT directory and has no steps; leave --step out")
+    return _from_peft(directory, base_name, moved)
+
+
+def _located(directory: Path) -> Path:
+    """The folder of a bundled name, a workdir or a PEFT directory. Raises UserError for anything else."""
+    directory = BUNDLED.get(str(directory), Path(os.path.expanduser(directory)))
+    if (directory / RUN).is_file() or (directory / peft.CONFIG).is_file():
+        return directory
     if (directory / "config.json").is_file():
         raise UserError(
             f"{directory} is a whole model and no adapter; to train from it, set --config.model.name to it and leave"
@@ -107,7 +149,7 @@ def _from_workdir(directory: Path, step: int | None, base_name: str | None) -> T
         origin = f"the result of {directory.name}"
     else:
         lora = LoraConfig(**config["lora"] | {"targets": tuple(config["lora"]["targets"])})
-    if quantize := config["model"].get("quantize"):
+    if (quantize := config["model"].get("quantize", "")) not in ("", "none"):
         origin += f", which was trained over {quantize} weights"
     return Trained(saved, lora, name, _sections(config, directory / RUN), origin)
 
@@ -179,6 +221,12 @@ def _sections(config: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]
     for least, most in (("min_pixels", "max_pixels"), ("crop_min_pixels", "crop_max_pixels")):
         if "image" in found and found["image"][least] > found["image"][most]:
             raise UserError(f"{file} is damaged (image.{least} is above image.{most}); restore it")
+    model = config.get("model")
+    kept = {k: model[k] for k in _MODEL if k in model} if isinstance(model, Mapping) else {}
+    for name, value in kept.items():
+        if value not in _MODEL[name]:
+            raise UserError(f"{file} is damaged (model.{name} is {value!r:.40}); restore it")
+    found |= {"model": kept} if kept else {}
     names = config["tools"].get("names") if isinstance(config.get("tools"), Mapping) else None
     if names is not None and not (isinstance(names, list | tuple) and all(name in TOOLS for name in names)):
         unknown = [n for n in names if isinstance(n, str) and n not in TOOLS] if isinstance(names, list | tuple) else []
@@ -188,6 +236,11 @@ def _sections(config: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]
             )
         raise UserError(f"{file} is damaged (tools.names is {names!r:.60}); restore it")
     listed = {} if names is None else {"tools": {"names": list(names)}}
+    targets = config["lora"].get("targets") if isinstance(config.get("lora"), Mapping) else None
+    if targets is not None:
+        if not isinstance(targets, list | tuple) or not targets or not all(isinstance(t, str) for t in targets):
+            raise UserError(f"{file} is damaged (lora.targets is {targets!r:.60}); restore it")
+        listed |= {"lora": {"targets": list(targets)}}
     return {name: dict(section) for name, section in found.items()} | listed
 
 

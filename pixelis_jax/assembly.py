@@ -84,6 +84,11 @@ def dtype_of(config: ConfigDict) -> Any:
     return _DTYPES[config.model.dtype]
 
 
+def quantize_of(config: ConfigDict) -> str:
+    """One of `quantized.KINDS` for the frozen weights; "" where they stay as they are."""
+    return "" if config.model.quantize == "none" else str(config.model.quantize)
+
+
 def load_policy(config: ConfigDict) -> Policy:
     """The base model of a config on its mesh."""
     overview, crop = budgets(config)
@@ -91,7 +96,7 @@ def load_policy(config: ConfigDict) -> Policy:
         config.model.name,
         mesh=mesh_of(config),
         dtype=dtype_of(config),
-        quantize=config.model.quantize,
+        quantize=quantize_of(config),
         lora_scale=lora_config(config).scale,
         overview=overview,
         crop=crop,

@@ -13,6 +13,25 @@ from ml_collections import ConfigDict, config_flags
 from pixelis_jax.types import UserError
 
 FLAG = "--config"
+# Fields that a config may leave open, and the value that says so: "as it was trained" (as_trained.py).
+OPEN: dict[str, Any] = {
+    "model.name": "",
+    "model.dtype": "",
+    "model.quantize": "",
+    "image.min_pixels": 0,
+    "image.max_pixels": 0,
+    "image.crop_min_pixels": 0,
+    "image.crop_max_pixels": 0,
+    "image.coordinates": "",
+    "tools.names": (),
+    "sampling.temperature": -1.0,
+    "sampling.max_new_tokens": 0,
+    "sampling.context_tokens": 0,
+    "sampling.max_turns": 0,
+    "lora.rank": 0,
+    "lora.alpha": 0.0,
+    "lora.targets": (),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +130,28 @@ def override(config: ConfigDict, overrides: Sequence[str]) -> ConfigDict:
 def flatten(config: ConfigDict | Mapping[str, Any]) -> dict[str, Any]:
     """`{"a": {"b": 1}}` -> `{"a.b": 1}`; an empty group keeps its own name."""
     return dict(_leaves(config, ""))
+
+
+def is_open(field: str, value: Any) -> bool:
+    """Whether a field is left open."""
+    return field in OPEN and (tuple(value) if isinstance(value, list) else value) == OPEN[field]
+
+
+def open_fields(config: ConfigDict) -> list[str]:
+    """Fields that a config leaves open; `lora.rslora` has no value for that and goes with `lora.rank`."""
+    found = [field for field, value in flatten(config).items() if is_open(field, value)]
+    return [*found, "lora.rslora"] if "lora.rank" in found else found
+
+
+def replaced(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
+    """A locked copy with other values of the fields `group.name`."""
+    changed = ConfigDict(config).copy_and_resolve_references()
+    with changed.unlocked():
+        for field, value in values.items():
+            group, _, name = field.rpartition(".")
+            changed[group][name] = tuple(value) if isinstance(value, list) else value
+    changed.lock()
+    return changed
 
 
 def to_json(config: ConfigDict) -> dict[str, Any]:

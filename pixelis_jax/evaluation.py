@@ -1,7 +1,7 @@
 """Held-out success of a policy, by question kind and by mode."""
 
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +27,30 @@ MODES: dict[str, dict[str, Any]] = {
     "forced_zoom": {"prefix": FORCED_ZOOM},
     "greedy": {"greedy": True},
 }
+UNFORCED = ("tools_on", "greedy")  # in the others a dialogue without an answer is no surprise
+MANY_UNANSWERED = 0.25  # share of the questions from which it is said
+EXAMPLE = 200  # characters of a refused turn that are kept
+# Why a dialogue of this status has no answer, where the parser refused none of its turns.
+STATUSES = {
+    "truncated": "a turn was cut at sampling.max_new_tokens or context_tokens",
+    "over_turn": "the dialogue ended at sampling.max_turns or context_tokens",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Unanswered:
+    """How many dialogues (0..1) came to no answer, the commonest reason, and a turn that shows it ("": none does)."""
+
+    share: float
+    reason: str
+    example: str
+
+    def line(self) -> str:
+        """One line for the user; "" where the share is small."""
+        if self.share <= MANY_UNANSWERED:
+            return ""
+        shown = f", as in {self.example!r}" if self.example else ""
+        return f"{self.share:.0%} of the questions got no answer; the commonest reason: {self.reason}{shown}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +62,7 @@ class EvalResult:
     by_kind: dict[str, tuple[float, int]]
     valid_calls: float  # of all turns that gave no answer, the share that was a call and ran without error
     statuses: dict[str, int]
+    unanswered: Unanswered
 
     def record(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -141,11 +166,14 @@ class Outcome:
     good_calls: int  # ran without error
     other_turns: int  # gave no answer
     parse_failures: int
+    refusal: str = ""  # the parser's complaint about the last turn that it refused
+    refused_text: str = ""  # the beginning of that turn
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> "Outcome":
         task, turns = trajectory.task, trajectory.turns
         made = [t for t in turns if t.call is not None]
+        refused = next((t for t in reversed(turns) if t.error is not None), None)
         return cls(
             kind=str(task.metadata.get("kind", task.task_type)),
             task_type=task.task_type,
@@ -158,6 +186,8 @@ class Outcome:
             good_calls=sum(t.observation is not None and t.observation.ok for t in made),
             other_turns=sum(t.answer is None for t in turns),
             parse_failures=sum(t.error is not None for t in turns if t.observation),
+            refusal=refused.error or "" if refused else "",
+            refused_text=refused.text[:EXAMPLE] if refused else "",
         )
 
 
@@ -165,6 +195,17 @@ def outcomes_of(trajectories: Sequence[Trajectory], share: hosts.Share) -> list[
     """What came of the trajectories of all processes, in the order of the rows."""
     own = [dataclasses.asdict(Outcome.of(t)) for t in trajectories]
     return [Outcome(**record) for record in hosts.gather(share, own)]
+
+
+def unanswered(outcomes: Sequence[Outcome]) -> Unanswered:
+    """The share of dialogues without an answer, and why most of these have none."""
+    without = [o for o in outcomes if o.status != "answered"]
+    reasons = Counter(o.refusal or STATUSES[o.status] for o in without)
+    if not without:
+        return Unanswered(0.0, "", "")
+    (reason, _), *_ = reasons.most_common(1)
+    example = next((o.refused_text for o in without if o.refusal == reason), "")
+    return Unanswered(len(without) / len(outcomes), reason, example)
 
 
 def summarise(outcomes: Sequence[Outcome]) -> EvalResult:
@@ -186,6 +227,7 @@ def summarise(outcomes: Sequence[Outcome]) -> EvalResult:
         by_kind={k: (_mean(v), len(v)) for k, v in sorted(by_kind.items())},
         valid_calls=good / calls if calls else 0.0,
         statuses=dict(sorted(statuses.items())),
+        unanswered=unanswered(outcomes),
     )
 
 
@@ -209,5 +251,7 @@ def evaluate_modes(
         kinds = ", ".join(f"{kind} {share:.2f}" for kind, (share, _) in result.by_kind.items())
         counted = evaluator.prompts.counted
         say(f"{label}, {mode}: success {result.success:.3f} {counted}, rapr {result.rapr:.2f} ({kinds})")
+        if mode in UNFORCED and (line := result.unanswered.line()):
+            say(f"{label}, {mode}: {line}")
         results[mode] = result
     return results

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pixelis_jax.data.corpus import Corpus
-from pixelis_jax.evaluation import Outcome, Questions
+from pixelis_jax.evaluation import Outcome, Questions, Unanswered, unanswered
 from pixelis_jax.rollout.sample import RolloutConfig
 from pixelis_jax.types import Trajectory, UserError
 
@@ -25,6 +25,7 @@ class Accuracy:
     rapr: float
     valid_calls: float
     statuses: dict[str, int]
+    unanswered: Unanswered
 
     def record(self) -> dict[str, Any]:
         """JSON values."""
@@ -135,4 +136,5 @@ def summarise(outcomes: Sequence[Outcome]) -> Accuracy:
         rapr=sum(bool(o.calls) for o in outcomes) / len(outcomes) if outcomes else 0.0,
         valid_calls=sum(o.good_calls for o in outcomes) / calls if calls else 0.0,
         statuses=dict(sorted(statuses.items())),
+        unanswered=unanswered(outcomes),
     )

@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 
 from pixelis_jax.algorithms import grpo
 from pixelis_jax.algorithms.advantages import Scale
-from pixelis_jax.config import flatten
+from pixelis_jax.as_trained import FALLBACK
+from pixelis_jax.config import flatten, is_open
 from pixelis_jax.data.cota import SAMPLE_TYPES
 from pixelis_jax.data.pixelsearch.questions import KINDS
 from pixelis_jax.evaluation import MODES
@@ -170,7 +171,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "rewards.coherence": orchestrator.COHERENCE,
     "rewards.majority": ("", "gated", "weighted"),
     "image.coordinates": ("", *COORDINATES),
-    "model.quantize": ("", *quantized.KINDS),
+    "model.quantize": ("none", *quantized.KINDS),
 }
 # Axes of one array: the product is its size, which XLA counts in int32 here and there.
 ARRAYS = (
@@ -183,7 +184,10 @@ COLDEST, HOTTEST = 0.01, 100.0  # temperatures besides 0, which is greedy
 
 
 def check(config: ConfigDict) -> None:
-    """Raises UserError, with the field and what it takes, for the first value that no job can work with."""
+    """Raises UserError, with the field and what it takes, for the first value that no job can work with.
+
+    Fields that the config left open are filled in before (`as_trained.resolve`).
+    """
     fields = flatten(config)
     job = str(config.get("job"))
     _check_types(job, fields)
@@ -211,6 +215,7 @@ def _check_types(job: str, fields: Mapping[str, Any]) -> None:
         if name not in fields:
             raise UserError(f"the config has no {name}, which job {job!r} takes; start from {file}")
         value = fields[name]
+        like = FALLBACK[name] if is_open(name, like) and name in FALLBACK else like
         if not isinstance(like, tuple):
             if not _is_like(value, like):
                 raise UserError(

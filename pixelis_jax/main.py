@@ -54,7 +54,10 @@ def main() -> int:
     set_up_jax()
     from pixelis_jax import train
 
-    hosts.run(lambda: train.run(config, workdir))
+    def job() -> None:
+        train.run(config, workdir)
+
+    hosts.run(job)
     return 0
 
 

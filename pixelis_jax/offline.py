@@ -194,6 +194,7 @@ class Pretrain(Offline):
         processor, target = policy.processor, run.path / "model"
         model_config = policy.model.config
         settings = to_json(self.config)
+        settings["model"] |= {"dtype": "float32", "quantize": "none"}  # what it was trained in, not how it is stored
         if self.config.cota.samples:
             settings["tools"]["names"] = list(assembly.synthesis_config(self.config).tools())
         if hosts.first():

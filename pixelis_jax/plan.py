@@ -68,12 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Nothing will run, so no time goes into machine code; buffers are planned before that.
         flags = f"--xla_force_host_platform_device_count={count} --xla_backend_optimization_level=0"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+    from pixelis_jax import as_trained, limits, parallel, programs
     from pixelis_jax import config as configs
-    from pixelis_jax import limits, parallel, programs
     from pixelis_jax.assembly import mesh_shape
 
     config, unknown = configs.from_argv(rest)
     _refuse(config, unknown)
+    config = as_trained.resolve(config).config
     limits.check(config)
     devices = _devices(kind, args.topology, count)
     mesh = parallel.make_mesh(mesh_shape(config), devices)

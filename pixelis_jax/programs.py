@@ -112,8 +112,8 @@ def _parts(config: ConfigDict, mesh: Mesh) -> _Parts:
     shape = assembly.lora_config(config)
     model = VLM(model_config(config.model.name), dtype=assembly.dtype_of(config), lora_scale=shape.scale, remat=True)
     params = policy.abstract_params(model)
-    if config.model.quantize:
-        params = jax.eval_shape(lambda p: quantized.quantize(p, config.model.quantize), params)
+    if kind := assembly.quantize_of(config):
+        params = jax.eval_shape(lambda p: quantized.quantize(p, kind), params)
     params = parallel.abstract(params, parallel.param_shardings(mesh, params))
     adapter = jax.eval_shape(lambda: loras.init(jax.random.key(0), params, shape))
     adapter = parallel.abstract(adapter, jax.tree.map(lambda _: parallel.replicated(mesh), adapter))

@@ -29,6 +29,7 @@ from pixelis_jax.workdir import Workdir
 
 PyTree = Any
 Host = dict[str, Any]
+Summary = dict[str, Any]  # the content of summary.json
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -37,7 +38,10 @@ class Stopped(Exception):
 
 
 class Run:
-    """A context manager around a job. `stopped` becomes True when it ends early because a signal asked for that."""
+    """A context manager around a job. `stopped` becomes True when it ends early because a signal asked for that.
+
+    `summary` is what `finish` was given, None before.
+    """
 
     def __init__(
         self, config: ConfigDict, workdir: Path, *, hashes: Mapping[str, str], keep_best: bool = False
@@ -48,6 +52,7 @@ class Run:
         self.workdir = Workdir(workdir)
         self.path = workdir
         self.stopped = False
+        self.summary: Summary | None = None
         self._asked = 0  # the signal that asked to end
         self._progress: Progress | None = None
         self._handlers: dict[int, Any] = {}
@@ -98,6 +103,12 @@ class Run:
         """A JSON file of the run, from the first process."""
         if hosts.first():
             atomic_write(self.path / name, json.dumps(content, indent=1) + "\n")
+
+    def finish(self, summary: Summary) -> None:
+        """The last thing that a job does: writes `summary.json`, and that it is finished."""
+        self.write("summary.json", summary)
+        self.workdir.mark_finished(self.config.total_steps)
+        self.summary = summary
 
     def restore(self, state: PyTree, host: Host) -> tuple[int, PyTree, Host]:
         """(step, state, host) of the last whole checkpoint, or 0 and what was given; all files are cut back to it."""

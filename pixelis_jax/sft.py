@@ -139,6 +139,8 @@ class CurriculumSFT(Offline):
 
         found = self.validation(state.trainable["lora"], seen=keep)
         write_rollouts(run.writer, step, kept)
+        if line := found.unanswered.line():
+            run.say(f"step {step}: {line}")
         return self.metrics_of(found)
 
     def metrics_of(self, found: Accuracy) -> dict[str, float]:

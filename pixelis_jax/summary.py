@@ -25,12 +25,15 @@ def write_online_summary(run: Run, job: Online, state: TrainState, host: Host) -
     lora = state.trainable["lora"]
     job.save_adapter(run, state, "adapter")
     asked = {"base": (("tools_on",), None), "before": (_BEFORE, job.start), "after": (_AFTER, lora)}
+    if not job.config.init_from:  # a fresh adapter changes nothing: base and start are one policy
+        del asked["base"]
     questions = job.questions.held_out_count * sum(len(modes) for modes, _ in asked.values())
     with run.progress(questions, "evaluation, questions"):
         results = {
             label: evaluate_modes(job.evaluator, modes, adapter, run.say, label=label, progress=counter(run))
             for label, (modes, adapter) in asked.items()
         }
+    results = {"base": {"tools_on": results["before"]["tools_on"]}} | results
     content = {name: {mode: r.record() for mode, r in modes.items()} for name, modes in results.items()}
     run.write("final_eval.json", content)
     before, after = results["before"], results["after"]
@@ -57,8 +60,7 @@ def write_online_summary(run: Run, job: Online, state: TrainState, host: Host) -
         "wall_s": round(run.workdir.wall_s(), 1),
         "seed": job.config.seed,
     }
-    run.write("summary.json", summary)
-    run.workdir.mark_finished(job.config.total_steps)
+    run.finish(summary)
     run.say(_online_text(run, summary, job.questions.counted))
 
 
@@ -115,6 +117,8 @@ def write_sft_summary(run: Run, job: CurriculumSFT, state: TrainState, host: Hos
     for name, found in test.items():
         kinds = ", ".join(f"{k} {share:.2f}" for k, (share, _) in (found.by_category | found.by_task).items())
         run.say(f"test, {name}: accuracy {found.overall:.3f} ({kinds})")
+        if name != "tools_off" and (line := found.unanswered.line()):
+            run.say(f"test, {name}: {line}")
     assembly.save_adapter(run.config, job.policy, run.path / "adapter", candidates[chosen])
     summary = {
         "chosen": chosen,
@@ -128,8 +132,7 @@ def write_sft_summary(run: Run, job: CurriculumSFT, state: TrainState, host: Hos
         "seed": run.config.seed,
         "wall_s": round(run.workdir.wall_s(), 1),
     }
-    run.write("summary.json", summary)
-    run.workdir.mark_finished(run.config.total_steps)
+    run.finish(summary)
     run.say(
         f"the {chosen} adapter is in {run.path / 'adapter'} (PEFT layout); everything is in {run.path}/ (docs/files.md)"
     )
@@ -157,6 +160,5 @@ def write_offline_summary(run: Run, evaluator: Evaluator, lora: PyTree | None) -
         "seed": run.config.seed,
         "wall_s": run.workdir.wall_s(),
     }
-    run.write("summary.json", summary)
-    run.workdir.mark_finished(run.config.total_steps)
+    run.finish(summary)
     run.say(f"Everything is in {run.path}/ (docs/files.md)")

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from pixelis_jax import assembly, limits, offline
+from pixelis_jax import as_trained, assembly, hosts, limits, offline
 from pixelis_jax.online import Online
-from pixelis_jax.runtime import Run, write_rollouts
+from pixelis_jax.runtime import Run, Summary, write_rollouts
 from pixelis_jax.sft import CurriculumSFT
 from pixelis_jax.summary import write_offline_summary, write_online_summary, write_sft_summary
 from pixelis_jax.types import UserError
 
 
-def train_offline(config: ConfigDict, workdir: Path) -> None:
+def train_offline(config: ConfigDict, workdir: Path) -> Summary | None:
     """Supervised training on oracle demonstrations: of all weights (`pretrain`) or of an adapter (`habit`)."""
     job = offline.JOBS[config.job](config)
     with Run(config, workdir, hashes=job.hashes) as run:
@@ -41,9 +41,10 @@ def train_offline(config: ConfigDict, workdir: Path) -> None:
             policy, lora = job.keep(run, state)
             prompts = assembly.make_prompts(config, policy)
             write_offline_summary(run, assembly.make_evaluator(config, policy, prompts), lora)
+    return run.summary
 
 
-def train_sft(config: ConfigDict, workdir: Path) -> None:
+def train_sft(config: ConfigDict, workdir: Path) -> Summary | None:
     """Supervised training of an adapter on CoTA dialogues; held-out accuracy moves the curriculum of difficulties."""
     job = CurriculumSFT(config)
     with Run(config, workdir, hashes=job.hashes, keep_best=True) as run:
@@ -72,9 +73,10 @@ def train_sft(config: ConfigDict, workdir: Path) -> None:
                 break
         if not run.stopped:
             write_sft_summary(run, job, state, host)
+    return run.summary
 
 
-def train_online(config: ConfigDict, workdir: Path) -> None:
+def train_online(config: ConfigDict, workdir: Path) -> Summary | None:
     """GRPO with tools from a starting adapter; the KL is measured against that adapter."""
     job = Online(config)
     with Run(config, workdir, hashes=job.hashes) as run:
@@ -104,9 +106,10 @@ def train_online(config: ConfigDict, workdir: Path) -> None:
             run.show(job.headline(scalars))
         if not run.stopped:
             write_online_summary(run, job, state, host)
+    return run.summary
 
 
-def evaluate(config: ConfigDict, workdir: Path) -> None:
+def evaluate(config: ConfigDict, workdir: Path) -> Summary | None:
     """Held-out success of a model, or of a model with an adapter, in several modes."""
     policy = assembly.load_policy(config)
     adapter, origin = assembly.starting_adapter(config, policy)
@@ -116,14 +119,21 @@ def evaluate(config: ConfigDict, workdir: Path) -> None:
         run.say_all([*prompts.notes(), *assembly.mesh_notes(config, policy)])
         lora = adapter if config.init_from else None
         write_offline_summary(run, assembly.make_evaluator(config, policy, prompts), lora)
+    return run.summary
 
 
 JOBS = {"pretrain": train_offline, "habit": train_offline, "sft": train_sft, "rft": train_online, "eval": evaluate}
 
 
-def run(config: ConfigDict, workdir: Path | str) -> None:
-    """Run the job of a config in `workdir`: what `python -m pixelis_jax.main` calls. The same call again resumes."""
+def run(config: ConfigDict, workdir: Path | str) -> Summary | None:
+    """Run the job of a config in `workdir`: what `python -m pixelis_jax.main` calls. The same call again resumes.
+
+    Returns the content of `summary.json`; None where a signal ended the job before.
+    """
     if config.job not in JOBS:
         raise UserError(f"config.job {config.job!r} is unknown; use one of {', '.join(JOBS)}")
-    limits.check(config)
-    JOBS[config.job](config, Path(workdir))
+    resolved = as_trained.resolve(config)
+    limits.check(resolved.config)
+    for line in resolved.notes if hosts.first() else ():
+        print(line, flush=True)
+    return JOBS[config.job](resolved.config, Path(workdir))

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 
 from pixelis_jax import hosts
 from pixelis_jax.checkpoints import MANIFEST
-from pixelis_jax.config import Change, diff, flatten, to_json
+from pixelis_jax.config import Change, diff, flatten, open_fields, replaced, to_json
 from pixelis_jax.metrics.files import atomic_write, check_steps
 from pixelis_jax.metrics.writer import METRICS, PERF, TRAJECTORIES
 from pixelis_jax.types import UserError
@@ -132,11 +132,17 @@ class Workdir:
         return logged or saved or (self.path / FINISHED).exists()
 
     def finished(self, config: ConfigDict) -> bool:
-        """Whether this run has ended here. Raises UserError where the run here is one of another config."""
+        """Whether this run has ended here. Raises UserError where the run here is one of another config.
+
+        Fields that the config leaves open are as the run had them: what it started from may be gone.
+        """
         path, run = self.path / FINISHED, self.path / RUN
         if not (path.exists() and run.exists()):
             return False
-        self._refuse({"config": read_run(run)["config"]}, {"config": to_json(config)})
+        theirs = read_run(run)["config"]
+        known = flatten(theirs)
+        own = {field: known[field] for field in open_fields(config) if field in known}
+        self._refuse({"config": theirs}, {"config": to_json(replaced(config, own))})
         steps = _read(path).get("total_steps")
         if type(steps) is not int:
             raise UserError(f"{path} is damaged (total_steps is {steps!r:.40}); remove it, and the job ends once more")

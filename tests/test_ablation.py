@@ -14,8 +14,8 @@ import pytest
 from processes import LIMIT_S, started, wait_until
 
 from benchmarks import ablation
+from pixelis_jax import as_trained, limits
 from pixelis_jax import config as configs
-from pixelis_jax import limits
 from pixelis_jax.types import UserError
 from pixelis_jax.workdir import Workdir
 
@@ -26,7 +26,7 @@ def finished(workdir, success, coherence=(0.1, 0.3), *, arm="base", seed=0, take
     """A run as `main.py` leaves it, with these results."""
     config, _ = configs.from_argv([f"--config={ablation.CONFIG}", *ablation.ARMS[arm], f"--config.seed={seed}", STEPS])
     with Workdir(workdir) as run:
-        run.begin(config, seed=seed, hashes={})
+        run.begin(as_trained.resolve(config).config, seed=seed, hashes={})
         time.sleep(takes_s)
         summary = {name: success for name in ablation.SUMMARY.values()} | {"steps": 2}
         (workdir / "summary.json").write_text(json.dumps(summary))
@@ -45,7 +45,7 @@ def test_the_interval_by_hand():
 def test_every_arm_is_a_config_that_runs():
     for arm, changes in ablation.ARMS.items():
         made, _ = configs.from_argv([f"--config={ablation.CONFIG}", *changes])
-        limits.check(made)
+        limits.check(as_trained.resolve(made).config)
         assert arm in ("curriculum", "base") or len(changes) >= 1
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import small_model
 
-from configs import common
 from pixelis_jax import adapters, config, export, tiny
 from pixelis_jax.models import peft, policy
 from pixelis_jax.tools import TOOLS
@@ -42,7 +41,11 @@ BUNDLED = policy.BUNDLED | adapters.BUNDLED
 @pytest.mark.parametrize("name", BUNDLED)
 def test_what_is_bundled_is_used_as_it_was_trained(name: str) -> None:
     settings = adapters.settings_of(BUNDLED[name])
-    trained = {"image": common.image().to_dict(), "sampling": common.sampling().to_dict()}
+    run = config.load("configs/pretrain.py")
+    trained = {"image": run.image.to_dict(), "sampling": run.sampling.to_dict(), "tools": {"names": ["ZOOM_IN"]}}
+    trained["model"] = {"dtype": "float32", "quantize": "none"}
+    if name == "pixelis-tiny-sft":
+        trained["lora"] = {"targets": ["language_model/.*/(q|k|v|o|gate|up|down)_proj"]}
     if name == "pixelis-tiny-tools":
         trained["tools"] = {"names": list(TOOLS)}
         trained["sampling"] |= {"max_new_tokens": 64, "context_tokens": 768, "max_turns": 10}

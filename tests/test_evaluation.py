@@ -17,6 +17,7 @@ from pixelis_jax.evaluation import (
     Outcome,
     evaluate_modes,
     summarise,
+    unanswered,
 )
 from pixelis_jax.rollout.engine import SamplingConfig
 from pixelis_jax.rollout.sample import RolloutConfig
@@ -56,6 +57,19 @@ def test_shares_by_hand():
     assert result.by_kind == {"counting": (1.0, 1), "digit": (0.5, 2), "text": (0.5, 2)}
     assert result.valid_calls == 2 / 4  # three calls, two of them good, and one turn that is no call at all
     assert result.statuses == {"answered": 4, "truncated": 1}
+
+
+def test_many_questions_without_an_answer_are_said_with_the_commonest_reason():
+    """Three of four have none: one was cut, two wrote no tag."""
+    task = Task("t", 0, "digit", "?", (), "7", needs_look=True)
+    untagged = Outcome.of(trajectory(task, Turn(text="It is 7.", error="no tag"), status="over_turn"))
+    cut = Outcome.of(trajectory(task, Turn(text="I th", error="turn was cut"), status="truncated"))
+    found = unanswered([made_up("digit", "7"), cut, untagged, untagged])
+    assert (found.share, found.reason, found.example) == (0.75, "no tag", "It is 7.")
+    assert found.line() == "75% of the questions got no answer; the commonest reason: no tag, as in 'It is 7.'"
+    assert unanswered([made_up("digit", "7")] * 3 + [cut]).line() == ""  # a quarter is not above a quarter
+    looked = Outcome.of(trajectory(task, Turn(text="", call=CALL, observation=BAD), status="over_turn"))
+    assert unanswered([looked]).reason == "the dialogue ended at sampling.max_turns or context_tokens"
 
 
 def test_nothing_is_not_a_division_by_zero():

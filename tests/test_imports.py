@@ -29,6 +29,7 @@ LEVELS = (
         "train_step",
         "dynamic",
     ),
+    ("as_trained",),
     ("assembly", "limits", "runtime", "offline", "online", "programs", "sft", "summary"),
     ("train",),
     ("main", "cota", "export", "plan", "predict", "analyze"),

@@ -2,6 +2,7 @@
 
 import pytest
 from ml_collections import ConfigDict
+from resolved import resolved
 
 from pixelis_jax import config as configs
 from pixelis_jax import limits
@@ -12,18 +13,18 @@ JOBS = ("pretrain", "habit", "sft", "rft", "eval")
 
 def load(job, **fields):
     changed = [f"--config.{name.replace('__', '.')}={value}" for name, value in fields.items()]
-    return configs.override(configs.load(f"configs/{job}.py"), changed)
+    return configs.override(resolved(f"configs/{job}.py"), changed)
 
 
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("variant", ["", ":smoke"])
 def test_shipped_configs_pass(job, variant):
-    limits.check(configs.load(f"configs/{job}.py{variant}"))
+    limits.check(resolved(f"configs/{job}.py{variant}"))
 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_every_number_has_an_interval(job):
-    fields = configs.flatten(configs.load(f"configs/{job}.py"))
+    fields = configs.flatten(resolved(f"configs/{job}.py"))
     assert {name for name, value in fields.items() if is_number(value)} - set(limits.LIMITS) == set()
 
 
@@ -102,7 +103,7 @@ def test_greedy_decoding_is_for_evaluation():
 )
 def test_a_config_file_of_ones_own_has_the_fields_of_its_job(name, value, words):
     """Values as a file may have them, which no override would let through."""
-    config = ConfigDict(configs.load("configs/habit.py").to_dict())
+    config = ConfigDict(resolved("configs/habit.py").to_dict())
     config.unlock()
     with config.ignore_type():
         config[name] = value
@@ -112,7 +113,7 @@ def test_a_config_file_of_ones_own_has_the_fields_of_its_job(name, value, words)
 
 
 def test_a_whole_number_stands_for_a_float():
-    config = ConfigDict(configs.load("configs/habit.py").to_dict())
+    config = ConfigDict(resolved("configs/habit.py").to_dict())
     with config.ignore_type():
         config.lora.alpha = 16
     limits.check(config)

@@ -5,6 +5,7 @@ import types
 import pytest
 from corpus_files import write_folder
 from one_tool import ZOOM
+from resolved import resolved
 
 from pixelis_jax import assembly, config
 from pixelis_jax.data.demonstrations import look_tokens
@@ -29,7 +30,7 @@ def test_the_first_update_already_has_a_rate(schedule: str, rates: list[float | 
 
 def job(**fields: object) -> Online:
     made = object.__new__(Online)  # without a model
-    made.config = config.load("configs/rft.py")
+    made.config = resolved("configs/rft.py")
     made.__dict__.update(fields)
     return made
 

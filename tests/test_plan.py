@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from processes import LIMIT_S
+from resolved import resolved
 
 from pixelis_jax import config as configs
 from pixelis_jax import parallel, plan, programs
@@ -78,7 +79,7 @@ def test_an_sft_step_has_its_evaluation_and_the_longest_rows():
 
 def test_rows_without_room_for_pictures_are_refused():
     """Of pixelis-tiny a picture and a tool's are 16 tokens each."""
-    config = configs.load("configs/sft.py:smoke")
+    config = resolved("configs/sft.py:smoke")
     config.data.row_tokens = 31
     mesh = parallel.make_mesh(MeshShape())
     with pytest.raises(
@@ -89,7 +90,7 @@ def test_rows_without_room_for_pictures_are_refused():
 
 def test_what_does_not_divide_is_named():
     """As the job says it when it starts: what is evaluated at a time, too."""
-    config = configs.load("configs/rft.py:smoke")  # 2 x 4 rows, evaluated 8 at a time, 2 KV heads
+    config = resolved("configs/rft.py:smoke")  # 2 x 4 rows, evaluated 8 at a time, 2 KV heads
     mesh = types.SimpleNamespace(shape={"data": 3, "fsdp": 1, "tensor": 1})
     assert programs.notes(config, mesh) == [
         f"mesh: 8 rows ({name}) do not divide by data x fsdp = 3; every device works on all of them"
@@ -98,7 +99,7 @@ def test_what_does_not_divide_is_named():
 
 
 def test_the_cache_is_counted():
-    config = configs.load("configs/rft.py:smoke")
+    config = resolved("configs/rft.py:smoke")
     decode = next(s for s in programs.sources(config, parallel.make_mesh(MeshShape())) if s.name.startswith("decode"))
     layers, heads, head_dim, rows, f32 = 4, 2, 32, 2 * 4, 4  # of pixelis-tiny and of the smoke variant
     assert decode.cache == 2 * layers * heads * head_dim * config.sampling.context_tokens * rows * f32

@@ -16,8 +16,8 @@ import types
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from resolved import resolved
 
-from pixelis_jax import config as configs
 from pixelis_jax import hosts
 from pixelis_jax.data.prompts import Scenes
 from pixelis_jax.dynamic import final_rewards, informative
@@ -52,7 +52,7 @@ def row(task, answer, *, sees=0, failed=False, status="answered"):
 
 def collect(*batches, dynamic):
     """`Online.roll_out` over batches of (answers of a group, ...): "7" is right; row i of table k is k + i / 100."""
-    config = configs.load("configs/rft.py:smoke")
+    config = resolved("configs/rft.py:smoke")
     config.rollout.group_size, config.rollout.dynamic_batches = GROUP, dynamic
     prompts = len(batches[0])
     left = iter(enumerate(batches))
@@ -134,7 +134,7 @@ def test_a_reward_that_does_not_apply_is_none_though_a_call_failed():
 
 
 def test_fresh_prompts_are_no_steps_own():
-    config = configs.load("configs/rft.py:smoke")
+    config = resolved("configs/rft.py:smoke")
     config.rollout.dynamic_batches = 3
     kinds = tuple(config.rollout.kinds)
     job = types.SimpleNamespace(config=config, questions=Scenes(config.seed, kinds, kinds, 1), _prompts=range(2))

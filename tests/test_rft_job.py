@@ -17,6 +17,7 @@ import pytest
 from event_files import events
 from jobs import Jobs, lines, refusal, wait_for_step
 from PIL import Image
+from resolved import resolved
 
 from pixelis_jax import adapters, predict
 from pixelis_jax.checkpoints import Checkpoints
@@ -245,10 +246,9 @@ def test_trajectories_fit_their_schema(straight):
 
 def test_a_resumed_run_reports_the_gate_and_decides_nothing(config, monkeypatch):
     """What the gate decides holds for the run: a straight run would not look again at the step of the resume."""
-    from pixelis_jax import config as configs
     from pixelis_jax.online import Online
 
-    job = Online(configs.load(str(config)))
+    job = Online(resolved(str(config)))
     monkeypatch.setattr("pixelis_jax.online.AGREEMENT_BOUNDS", {"float32": (1e-12, 1e-12)})
     state, said = job.first_state(), []
     batch = job.verify(job.roll_out(next(job.prompts(0)), state, 1))
