@@ -115,12 +115,14 @@ def test_metrics_page_is_up_to_date() -> None:
 
 def test_formulas_name_real_functions_fields_and_sources() -> None:
     text = (ROOT / "docs" / "algorithms.md").read_text()
-    modules = {p.stem: p.read_text() for name in ("algorithms", "rewards") for p in (PACKAGE / name).glob("*.py")}
+    modules = {
+        p.stem: p.read_text() for name in ("algorithms", "rewards", "curriculum") for p in (PACKAGE / name).glob("*.py")
+    }
     modules |= {name: (PACKAGE / "models" / f"{name}.py").read_text() for name in ("lora", "head")}
     modules["dynamic"] = (PACKAGE / "dynamic.py").read_text()
     rft = configs.flatten(configs.load("configs/rft.py"))
     for module, name in re.findall(r"`(\w+)\.(\w+)`", text):
-        known = module in modules and f"def {name}(" in modules[module]
+        known = module in modules and re.search(rf"(def {name}\(|class {name}:)", modules[module])
         assert known or f"{module}.{name}" in rft, f"{module}.{name}"
     sources = set(re.findall(r"arXiv:\d{4}\.\d{5}", text))
     assert sources == set(re.findall(r"arXiv:\d{4}\.\d{5}", "".join(modules.values())))

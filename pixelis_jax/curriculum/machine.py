@@ -11,10 +11,12 @@ where a step has none. Order of its checks:
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pixelis_jax.metrics.windows import LARGEST, mean, slope
+from pixelis_jax.curriculum.stagnation import stagnates
+from pixelis_jax.metrics.windows import LARGEST, mean
 from pixelis_jax.types import UserError
 
 
@@ -40,22 +42,24 @@ class Threshold:
 
 @dataclasses.dataclass(frozen=True)
 class Slope:
-    """Plateau: |least-squares slope per evaluation over `window` evaluations| < `value`, `patience` times in a row.
+    """Stagnation: the metric rises by less than `value` per evaluation, judged against its own noise.
 
-    Two-sided: a metric that falls is not on a plateau.
+    One-sided: a metric that falls stagnates too. The least-squares slope is that of the latest evaluations, at least
+    `patience` and as many as its standard error asks for, at most `window`; see `stagnation.stagnates`.
     """
 
     metric: str
     value: float = 0.001
-    window: int = 5
     patience: int = 5
+    window: int = 64
 
-    def holds(self, history: Sequence[float]) -> bool:
-        return _in_a_row(history, self.window, self.patience, lambda w: abs(slope(w) or 0.0) < self.value)
+    def holds(self, history: Sequence[float], overlap: int = 1) -> bool:
+        """`overlap`: evaluations that a value of the metric covers, where it is a moving average."""
+        return stagnates(history, self.value, least=self.patience, most=self.window, overlap=overlap)
 
     def needs(self) -> int:
         """Evaluations that it looks at."""
-        return self.window + self.patience - 1
+        return self.window
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +271,15 @@ def _holds(condition: Condition, state: State) -> bool:
     history = dict(state.history).get(condition.metric, ())
     if isinstance(condition, Fall):
         return condition.holds(history, dict(state.entry).get(condition.metric))
+    if isinstance(condition, Slope):
+        return condition.holds(history, _overlap(condition.metric, state.interval))
     return condition.holds(history)
+
+
+def _overlap(metric: str, interval: int) -> int:
+    """Evaluations that one value of `metric` covers: of a moving average `{name}_ma{steps}` its steps / interval."""
+    steps = re.search(r"_ma(\d+)$", metric)
+    return max(1, math.ceil(int(steps[1]) / interval)) if steps else 1
 
 
 def conditions(stage: Stage) -> list[Threshold | Slope | Fall]:

@@ -19,6 +19,7 @@ from pixelis_jax.curriculum.machine import (
 from pixelis_jax.metrics.windows import LARGEST
 from pixelis_jax.types import UserError
 
+LONGER = 4  # a slope must be allowed so many times its least number of evaluations, or noise would hold a stage forever
 COMPARISONS: tuple[str, ...] = (">", ">=", "<", "<=")
 TYPES: dict[type, str] = {str: "a text", int: "a whole number", float: "a finite number"}
 KINDS: dict[str, type] = {"threshold": Threshold, "slope": Slope, "max_steps": MaxSteps}
@@ -66,7 +67,9 @@ def _validate_stage(stage: Stage, known: Sequence[str]) -> None:
                 f"{where}: comparison '{condition.comparison}' is unknown; use one of {' '.join(COMPARISONS)}"
             )
         counts = {f.name: getattr(condition, f.name) for f in dataclasses.fields(condition) if f.type is int}
-        low = {"window": 2}
+        low = {}
+        if isinstance(condition, Slope):
+            low = {"patience": 3, "window": LONGER * condition.patience}
         for field, count in counts.items():
             if count < low.get(field, 1):
                 raise UserError(f"{where}: {field} {count} of '{condition.metric}' must be {low.get(field, 1)} or more")
