@@ -135,8 +135,12 @@ def large(config: ml_collections.ConfigDict, variant: str) -> None:
     config.image.max_pixels = config.image.crop_max_pixels = 448 * 448  # 256 tokens
     config.lora.rank = 16
     config.lora.alpha = 32.0
+    config.tools.names = TOOLS
+    # Six looks and an answer. 900 tokens of prompt at most, 256 of the overview, six turns of 256 with a result of 256
+    # for its image and 50 for its text each, and the answer's 256: 4784.
+    config.sampling.max_turns = 7
     config.sampling.max_new_tokens = 256
-    config.sampling.context_tokens = 1536
+    config.sampling.context_tokens = 5120
     config.eval.scenes, config.eval.batch = 64, 16
 
 

@@ -14,6 +14,31 @@ import ml_collections
 from configs import common
 from pixelis_jax.rewards import orchestrator
 
+ORIGINAL_STAGES = (
+    {
+        "name": "Phase1_Learn_Goal",
+        "weights": {"final": 1.0, "coherence": 0.0, "curiosity": 0.0},
+        "exits": (
+            {"kind": "threshold", "metric": "success_rate_ma100", "value": 0.70},
+            {"kind": "max_steps", "steps": 10_000},
+        ),
+    },
+    {
+        "name": "Phase2_Learn_Coherence",
+        "weights": {"final": 1.0, "coherence": 0.1, "curiosity": 0.0},
+        "exits": (
+            {"kind": "slope", "metric": "coherence_ma100", "value": 0.001, "patience": 5},
+            {"kind": "threshold", "metric": "combined_score_ma100", "value": 0.65},
+            {"kind": "max_steps", "steps": 20_000},
+        ),
+        "entry_metric": "success_rate_ma100",
+    },
+    {
+        "name": "Phase3_Learn_Curiosity",
+        "weights": {"final": 1.0, "coherence": 0.1, "curiosity": 0.05},
+        "entry_metric": "success_rate_ma100",
+    },
+)
 EARLIER = ("pixelis_v2", "pixelis_v2_steps")
 V2_STEPS = {  # weights by the step from which they hold
     0: {"final": 1.0, "coherence": 0.0, "curiosity": 0.0},
@@ -100,6 +125,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.algorithm.mask_truncated = True  # a row cut within a turn is left out; False: it is a wrong answer
     config.algorithm.mask_over_turn = True  # likewise one that ran out of turns or context
 
+    # Thresholds and intervals for the 60 steps of this demo; the original's are ORIGINAL_STAGES, which the variants for
+    # real checkpoints take.
     config.curriculum = ml_collections.ConfigDict()
     config.curriculum.windows = (20,)  # further lengths of the moving averages, steps
     config.curriculum.evaluation_frequency = 5  # steps between decisions
@@ -155,8 +182,11 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.init_from = ""
         config.rollout.length_buckets = 4
         config.optimizer.learning_rate = 2e-5
-        config.optimizer.micro_batches = 4
+        config.optimizer.micro_batches = 16
         config.total_steps = 500
+        config.curriculum.stages = ORIGINAL_STAGES
+        config.curriculum.evaluation_frequency = 100
+        config.curriculum.rollback_cooldown_steps = 1000
     elif variant:
         common.unknown_variant("configs/rft.py", variant, *EARLIER, *common.LARGE)
     return config

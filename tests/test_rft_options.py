@@ -8,12 +8,17 @@ import signal
 import numpy as np
 import pytest
 from jobs import Jobs, lines, refusal, wait_for_step
+from resolved import resolved
 
+from configs import common
 from pixelis_jax import assembly, config, curriculum, limits
 from pixelis_jax.metrics import names, windows
+from pixelis_jax.models.processor import FRAMES, SYSTEM_PROMPT
 from pixelis_jax.rewards import orchestrator
 from pixelis_jax.rewards.orchestrator import RewardConfig
 from pixelis_jax.rewards.penalty import PenaltyConfig
+from pixelis_jax.tools import TOOLS
+from pixelis_jax.tools.base import schemas
 from pixelis_jax.types import OP_ID, OPS
 from pixelis_jax.workdir import FREE_FIELDS, ROUNDING_FIELDS
 
@@ -192,7 +197,7 @@ def test_the_default_constants_are_those_of_the_parts():
 )
 def test_each_constant_reaches_its_part_and_is_bound(field, value, part):
     """A field that reached nothing would be set in vain; one that may change on resume would mix two rewards."""
-    made = config.override(config.load("configs/rft.py"), [f"--config.{field}={value}"])
+    made = config.override(resolved("configs/rft.py"), [f"--config.{field}={value}"])
     limits.check(made)
     group = assembly.reward_curriculum(made).rollback if "curriculum" in field else assembly.reward_config(made)
     assert operator.attrgetter(part)(group) == abs(value)
@@ -218,3 +223,37 @@ def test_the_mean_final_reward_may_move_the_curriculum():
     assert averages["reward_final_ma20"] == averages["reward_final_ma100"] == 0.75
     assert curriculum.update(table, curriculum.init(table), averages, 5).stage == 1
     assert all(names.find(name) is not None for name in averages)
+
+
+@pytest.mark.parametrize("variant", common.LARGE)
+def test_real_checkpoints_get_the_original_curriculum_and_room_for_six_looks(variant):
+    made = resolved(f"configs/rft.py:{variant}")
+    limits.check(made)
+    table, original = assembly.reward_curriculum(made), curriculum.reward_curriculum()
+    assert [dict(stage.weights) for stage in table.stages] == [dict(stage.weights) for stage in original.stages]
+    assert [(s.name, s.exits, s.entry_metric) for s in table.stages] == [
+        (s.name, s.exits, s.entry_metric) for s in original.stages
+    ]
+    assert (table.evaluation_frequency, table.rollback) == (100, curriculum.Rollback())
+    assert set(made.tools.names) == set(TOOLS) and made.sampling.max_turns == 7
+    assert room_for_looks(made) >= 6
+
+
+def room_for_looks(made):
+    """Looks that fit into a dialogue whose turns are as long as may be; a token stands for two characters at least."""
+    text = SYSTEM_PROMPT.format(schemas=schemas(assembly.tools_of(made))) + max(FRAMES.values(), key=len)
+    prompt = len(text) // 2 + 32  # markup and a short question
+    overview, crop = (budget.max_pixels // 28**2 + 2 for budget in assembly.budgets(made))
+    look = made.sampling.max_new_tokens + crop + 50
+    return (made.sampling.context_tokens - prompt - overview - made.sampling.max_new_tokens) // look
+
+
+def test_the_original_curriculum_moves_by_its_own_numbers():
+    """.70 of the last hundred steps, then coherence that no longer rises: five evaluations of a hundred steps."""
+    table = assembly.reward_curriculum(config.load("configs/rft.py:qwen2_5_vl_7b"))
+    state = curriculum.init(table)
+    metrics = {"success_rate_ma100": 0.70, "coherence_ma100": 0.1, "combined_score_ma100": 0.4}
+    for step in range(1, 2001):
+        metrics |= {"success_rate_ma100": 0.71} if step == 700 else {}
+        state = curriculum.update(table, state, metrics, step)
+    assert [(t.step, t.cause) for t in state.transitions] == [(700, "threshold"), (1200, "slope")]
