@@ -14,6 +14,7 @@ from jax import Array
 from pixelis_jax import hosts
 from pixelis_jax.rewards.groups import UNIFORM_RANGE
 from pixelis_jax.rewards.task import TaskReward
+from pixelis_jax.rollout.collate import groups_of
 from pixelis_jax.rollout.sample import Rollout
 from pixelis_jax.types import ImageBatch, Trajectory
 
@@ -35,7 +36,7 @@ class Collected(Rollout):
 
 @dataclasses.dataclass(frozen=True)
 class GroupRules:
-    """Groups are `size` neighbouring rows; rows of an `excluded` status do not count; see `final_rewards`."""
+    """Groups (see `groups_of`) have `size` rows; rows of an `excluded` status do not count; see `final_rewards`."""
 
     size: int
     excluded: Collection[str]
@@ -62,26 +63,28 @@ def collect(
         finals = final_rewards(only.trajectories, scores, unrepaired=rules.unrepaired)
         return collected(only, scores, refused=reward.refused, earned=finals)
     rollouts: list[Rollout] = []
-    all_scores, all_finals, good = [], [], []
-    refused, missing = 0, 1
+    sampled: list[Trajectory] = []
+    all_scores, refused, missing = [], 0, 1
     while missing and len(rollouts) <= further:
         rollouts.append(ask(len(rollouts)))
         rows = rollouts[-1].trajectories
         all_scores.append(reward(rows))
         refused += reward.refused
-        all_finals.append(final_rewards(rows, all_scores[-1], unrepaired=rules.unrepaired))
-        good.append(informative(rows, all_finals[-1], group_size=rules.size, excluded=rules.excluded))
-        wanted = len(good[0])
-        (missing,) = hosts.largest(max(0, wanted - int(np.concatenate(good).sum())))
-    teaches = np.concatenate(good)
+        sampled += rows
+        finals = final_rewards(sampled, np.concatenate(all_scores), unrepaired=rules.unrepaired)
+        group = groups_of(sampled)
+        _check_sizes(group, rules.size)
+        teaches = informative(group, finals, counted=[t.status not in rules.excluded for t in sampled])
+        wanted = len(rollouts[0].trajectories) // rules.size
+        (missing,) = hosts.largest(max(0, wanted - int(teaches.sum())))
     groups = np.sort(np.argsort(~teaches, kind="stable")[:wanted])  # the first that teach, then the first of the others
-    order = (groups[:, None] * rules.size + np.arange(rules.size)).ravel()
-    batch = wanted * rules.size
-    chosen = [(order[order // batch == k] - k * batch).tolist() for k in range(len(rollouts))]
+    order = np.concatenate([np.flatnonzero(group == number) for number in groups])
+    source = np.repeat(np.arange(len(rollouts)), [len(r.trajectories) for r in rollouts])  # of each row: its rollout
+    starts = np.cumsum([0, *(len(r.trajectories) for r in rollouts)])
+    chosen = [(order[source[order] == k] - starts[k]).tolist() for k in range(len(rollouts))]
     merged = rollouts[0] if len(rollouts) == 1 else merge(rollouts, chosen, share)
-    sampled = [t for r in rollouts for t in r.trajectories]
-    left_out = ~teaches[order // rules.size]
-    scores, finals = np.concatenate(all_scores)[order], np.concatenate(all_finals)
+    left_out = ~teaches[group[order]]
+    scores = np.concatenate(all_scores)[order]
     uniform = (int(np.sum(~teaches)), len(teaches))
     return Collected(*_parts(merged), scores, left_out, sampled, finals, refused, uniform)
 
@@ -104,13 +107,19 @@ def _last_failed(trajectory: Trajectory) -> bool:
     return bool(seen) and not seen[-1].ok
 
 
-def informative(
-    trajectories: Sequence[Trajectory], finals: np.ndarray, *, group_size: int, excluded: Collection[str]
-) -> np.ndarray:
-    """bool[P]: which groups of `group_size` neighbouring rows have two rewards that differ, excluded rows aside."""
-    counted = np.array([t.status not in excluded for t in trajectories]) & np.isfinite(finals)
-    low = np.where(counted, finals, np.inf).reshape(-1, group_size).min(axis=1)
-    high = np.where(counted, finals, -np.inf).reshape(-1, group_size).max(axis=1)
+def _check_sizes(group: np.ndarray, size: int) -> None:
+    """ValueError where a group has not `size` rows: two prompts of a step with one index would be one group."""
+    counts = np.bincount(group)
+    if (counts != size).any():
+        raise ValueError(f"a group has {counts[counts != size][0]} rows, not {size}: two prompts share a task.index")
+
+
+def informative(group: np.ndarray, finals: np.ndarray, *, counted: Sequence[bool]) -> np.ndarray:
+    """bool[P]: which groups have two final rewards that differ, rows aside that are not `counted` or have none."""
+    rows = np.asarray(counted, bool) & np.isfinite(finals)
+    low, high = np.full(group.max() + 1, np.inf), np.full(group.max() + 1, -np.inf)
+    np.minimum.at(low, group[rows], finals[rows])
+    np.maximum.at(high, group[rows], finals[rows])
     return high - low >= UNIFORM_RANGE
 
 

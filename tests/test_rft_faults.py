@@ -111,7 +111,7 @@ def test_where_the_cap_is_reached_the_batch_is_smaller_and_not_wrong():
 
 
 def test_a_group_of_one_answer_and_one_cut_row_teaches_nothing():
-    cut = row(Task("c", 0, "counting", "?", (), "7"), "8", status="truncated")
+    cut = row(Task("c", 1, "counting", "?", (), "7"), "8", status="truncated")
     found, _ = collect([MIXED, ("7", cut)], dynamic=0)
     assert not found.left_out.any()  # without dynamic sampling nothing is chosen
     found, _ = collect([MIXED, ("7", cut)], [RIGHT, RIGHT], dynamic=1)
@@ -130,7 +130,14 @@ def test_a_reward_that_does_not_apply_is_none_though_a_call_failed():
     rows = [row(None, "7", failed=True), row(None, "7"), row(None, "7", failed=True)]
     finals = final_rewards(rows, np.array([np.nan, 1, 1], np.float32), unrepaired=True)
     np.testing.assert_array_equal(finals, [np.nan, 1, 0])
-    assert not informative(rows[:2], finals[:2], group_size=2, excluded=()).any()
+    assert not informative(np.zeros(2, int), finals[:2], counted=[True] * 2).any()
+
+
+def test_two_prompts_with_one_index_are_refused():
+    """They would be one group of four, whose samples have the same noise twice."""
+    twin = row(Task("other", 0, "counting", "?", (), "7"), "8")
+    with pytest.raises(ValueError, match=r"a group has 3 rows, not 2: two prompts share a task.index"):
+        collect([MIXED, ("7", twin)], [RIGHT, RIGHT], dynamic=1)
 
 
 def test_fresh_prompts_are_no_steps_own():

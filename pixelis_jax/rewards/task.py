@@ -14,6 +14,7 @@ from absl import logging
 
 from pixelis_jax.functions import named, shown, told
 from pixelis_jax.rewards.verifiers import verify, vote_of
+from pixelis_jax.rollout.collate import groups_of
 from pixelis_jax.types import Task, Trajectory, Turn, UserError
 
 # f(prompts, completions, **columns) -> one number, or None for "does not apply", a completion
@@ -78,11 +79,8 @@ class MajorityVote:
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
         said = [None if t.answer is None else vote_of(t.task, t.answer) for t in trajectories]
-        groups: dict[int, list[int]] = {}
-        for i, t in enumerate(trajectories):
-            groups.setdefault(t.task.index, []).append(i)
-        scores = np.zeros(len(trajectories), np.float32)
-        for rows in groups.values():
+        group, scores = groups_of(trajectories), np.zeros(len(trajectories), np.float32)
+        for rows in (np.flatnonzero(group == number) for number in np.unique(group)):
             votes = Counter(said[i] for i in rows if said[i] is not None)
             (label, count), *_ = votes.most_common(1) or [(None, 0)]
             share = count / len(rows)

@@ -26,7 +26,7 @@ def trajectory_batch(
     first_group: int = 0,
     excluded: Collection[str] = EXCLUDED,
 ) -> TrajectoryBatch:
-    """Rows padded to `length` tokens and `calls` tool calls. Groups are keyed by task id, whatever the row order.
+    """Rows padded to `length` tokens and `calls` tool calls. Groups are those of `groups_of`, whatever the row order.
 
     `scores` f32[B] are task rewards, NaN where none applies; rows of an `excluded` status are left out. Groups are
     numbered from `first_group` on, so that parts of one batch share no number. Raises ValueError where a trajectory is
@@ -55,6 +55,16 @@ def padded_length(longest: int, *, limit: int, buckets: int) -> int:
     return next(size for part in range(1, buckets + 1) if (size := -(-limit * part // buckets)) >= longest)
 
 
+def groups_of(trajectories: Sequence[Trajectory], *, first: int = 0) -> np.ndarray:
+    """i32[B], the group of each row, numbered from `first` in the order in which groups first appear.
+
+    The samples of one prompt are a group. Its key is `task.index`, which also seeds them: so a question that is asked
+    twice in a step makes two groups, though its text, pictures and `task_id` are the same.
+    """
+    numbers: dict[int, int] = {}
+    return np.array([numbers.setdefault(t.task.index, first + len(numbers)) for t in trajectories], np.int32)
+
+
 def reward_inputs(
     trajectories: Sequence[Trajectory],
     scores: np.ndarray,
@@ -64,7 +74,6 @@ def reward_inputs(
     excluded: Collection[str] = EXCLUDED,
 ) -> RewardInputs:
     """What rewards see (numpy). Calls beyond `calls` cannot occur: the turn limit bounds them."""
-    groups: dict[str, int] = {}
     b = len(trajectories)
     out: dict[str, Any] = {
         "ops": np.zeros((b, calls), np.int32),
@@ -83,7 +92,7 @@ def reward_inputs(
         score=np.asarray(scores, np.float32),
         answered=np.array([t.answer is not None for t in trajectories], bool),
         excluded=np.array([t.status in excluded for t in trajectories], bool),
-        group=np.array([groups.setdefault(t.task.task_id, first_group + len(groups)) for t in trajectories], np.int32),
+        group=groups_of(trajectories, first=first_group),
     )
 
 

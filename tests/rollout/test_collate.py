@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pixelis_jax import dynamic
+from pixelis_jax.algorithms import advantages
 from pixelis_jax.rewards import calls
-from pixelis_jax.rollout.collate import padded_length, reward_inputs, trajectory_batch
+from pixelis_jax.rewards.task import MajorityVote
+from pixelis_jax.rollout.collate import groups_of, padded_length, reward_inputs, trajectory_batch
 from pixelis_jax.tools import execute
 from pixelis_jax.tools.base import Session
 from pixelis_jax.types import OP_ID, STATE_DIM, Observation, Task, ToolCall, Trajectory, Turn
@@ -29,8 +32,8 @@ def answer(text="7", thought="I see."):
     return Turn(text="", thought=thought, answer=text)
 
 
-def trajectory(*turns, task_id="a", status="answered", gold="7", length=6, is_video=False):
-    task = Task(task_id, 0, "counting", "How many?", (), gold, is_video=is_video)
+def trajectory(*turns, task_id="a", index=0, status="answered", gold="7", length=6, is_video=False):
+    task = Task(task_id, index, "counting", "How many?", (), gold, is_video=is_video)
     states = sum(turn.answer is None for turn in turns) + (status == "answered")
     return Trajectory(
         task=task,
@@ -120,11 +123,36 @@ def test_the_same_crop_twice_is_one_observation_though_the_second_image_has_anot
 
 
 def test_groups_follow_the_task_and_not_the_order():
-    rows = {"a1": trajectory(answer("7")), "a0": trajectory(answer("8")), "b1": trajectory(answer("7"), task_id="b")}
+    rows = {"a1": trajectory(answer("7")), "a0": trajectory(answer("8")), "b1": trajectory(answer("7"), index=1)}
     straight = inputs(rows["a1"], rows["a0"], rows["b1"])
     mixed = inputs(rows["b1"], rows["a0"], rows["a1"])
     assert straight.group.tolist() == [0, 0, 1] and straight.score.tolist() == [1, 0, 1]
     assert mixed.group.tolist() == [0, 1, 1] and mixed.score.tolist() == [1, 0, 1]
+
+
+def test_a_question_asked_twice_makes_two_groups_in_one_process_and_in_two():
+    """Their text, picture and id are the same; what seeds their samples, the index, is not."""
+    rows = [trajectory(answer(a), index=index) for a, index in (("7", 40), ("8", 40), ("7", 9), ("7", 9))]
+    whole = groups_of(rows).tolist()
+    assert whole == [0, 0, 1, 1] == inputs(*rows).group.tolist()
+    assert groups_of(rows[:2]).tolist() + groups_of(rows[2:], first=1).tolist() == whole
+    assert groups_of([rows[i] for i in (2, 0, 3, 1)]).tolist() == [0, 1, 0, 1]
+
+
+def test_everybody_who_groups_rows_finds_the_same_groups():
+    """Advantages, the majority's vote and dynamic sampling, of one question asked twice, its samples in any order."""
+    rows = [trajectory(answer(a), index=index) for a, index in (("7", 9), ("8", 40), ("7", 9), ("7", 40), ("7", 40))]
+    rows = [*rows, trajectory(answer("7"), index=9)]
+    paid = scores(rows)
+    batch = inputs(*rows)
+    adv = advantages.group_advantages(
+        jnp.asarray(paid), batch.group, jnp.ones(6, bool), scale="group", threshold=0.01
+    ).values
+    np.testing.assert_allclose(adv, [0, -1.1545, 0, 0.57725, 0.57725, 0], atol=3e-4)  # (0 - 2/3) / (sqrt(1/3) + 1e-4)
+    teaches = dynamic.informative(groups_of(rows), paid, counted=[True] * 6)
+    assert teaches.tolist() == [False, True]
+    vote = MajorityVote(weighted=True, least=0.0)(rows)
+    np.testing.assert_allclose(vote, [1, 0, 1, 2 / 3, 2 / 3, 1], rtol=1e-6)
 
 
 def test_what_has_not_ended_is_excluded():
