@@ -24,7 +24,6 @@ from pixelis_jax.data.pixelsearch import assets
 from pixelis_jax.data.prompts import Prompts, Scenes, open_questions, prompt_tokens
 from pixelis_jax.data.synthesis.samples import SynthesisConfig
 from pixelis_jax.evaluation import Evaluator
-from pixelis_jax.limits import PATCH_AREA
 from pixelis_jax.metrics import windows
 from pixelis_jax.models import image_processor, peft
 from pixelis_jax.models import lora as loras
@@ -351,8 +350,8 @@ def table_rows(config: ConfigDict, vision: VisionBase | None) -> int:
     return config.rollout.prompts * (overview + config.rollout.group_size * (config.sampling.max_turns - 1) * crop)
 
 
-def rl_config(config: ConfigDict) -> RLConfig:
-    """Static settings of the RL step, checked."""
+def rl_config(config: ConfigDict, *, replay: ReplayConfig | None = None) -> RLConfig:
+    """Static settings of the RL step, checked; `replay` is that of `replay_config`."""
     check_group_size(config.rollout.group_size)
     rewards, loss = config.rewards, config.algorithm
     named = {field.name for field in dataclasses.fields(GRPOConfig)}
@@ -374,24 +373,25 @@ def rl_config(config: ConfigDict) -> RLConfig:
         kl_target=loss.kl_target,
         kl_horizon=loss.kl_horizon,
         overlong=(rewards.overlong_from, rewards.overlong_to) if rewards.overlong_to else None,
-        replay=replay_config(config),
+        replay=replay,
         seed=config.seed,
     )
 
 
-def replay_config(config: ConfigDict) -> ReplayConfig | None:
-    """The replay buffer, None without one. Raises UserError where images are trained through."""
+def replay_config(config: ConfigDict, vision: VisionBase | None, *, pictures: int) -> ReplayConfig | None:
+    """The replay buffer, None without one. A row has room for `pictures` of a question and one of each later turn."""
     rollout, sampling = config.rollout, config.sampling
     if not rollout.replay_ratio:
         return None
-    overview, crop = (budget.max_pixels // PATCH_AREA for budget in budgets(config))
+    overview, crop = (budget.max_pixels // vision.factor**2 if vision else 0 for budget in budgets(config))
+    images = pictures * overview + (sampling.max_turns - 1) * crop
     return ReplayConfig(
         size=rollout.replay_size,
         ratio=rollout.replay_ratio,
         alpha=rollout.replay_alpha,
         max_age=rollout.replay_max_age,
         tokens=sampling.context_tokens,
-        image_tokens=min(sampling.context_tokens, overview + (sampling.max_turns - 1) * crop),
+        image_tokens=max(1, min(sampling.context_tokens, images)),
     )
 
 

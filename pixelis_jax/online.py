@@ -13,6 +13,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from pixelis_jax import assembly, curriculum, hosts, limits, parallel, train_step
+from pixelis_jax.algorithms import replay as replaying
 from pixelis_jax.algorithms.agreement import NAME, sampler_trainer_difference
 from pixelis_jax.data.demonstrations import look_tokens
 from pixelis_jax.data.prompts import SKIPPED, prompt_tokens
@@ -40,14 +41,17 @@ class Online:
     def __init__(self, config: ConfigDict) -> None:
         self.config = config
         self.curriculum = assembly.reward_curriculum(config)
-        self.rl_config = assembly.rl_config(config)
+        assembly.rl_config(config)  # refuses what can't be, before anything is loaded
         self.policy = assembly.load_policy(config)
         self.start, self.origin = assembly.starting_adapter(config, self.policy)
         self.updates = config.algorithm.updates_per_rollout
         self.schedule = assembly.make_schedule(config.optimizer, config.total_steps * self.updates)
         self.tx = assembly.make_optimizer(config.optimizer, self.schedule)
-        self.step_fns = RLStep(self.policy.model, self.tx, self.rl_config)
         self.questions = assembly.make_prompts(config, self.policy)
+        vision = self.policy.model.config.vision
+        replay = assembly.replay_config(config, vision, pictures=self.questions.pictures)
+        self.rl_config = assembly.rl_config(config, replay=replay)
+        self.step_fns = RLStep(self.policy.model, self.tx, self.rl_config)
         self.evaluator = assembly.make_evaluator(config, self.policy, self.questions)
         rollout = assembly.rollout_config(config, group_size=config.rollout.group_size)
         rollout = dataclasses.replace(rollout, tools_on=config.rollout.tools_on)
@@ -92,6 +96,13 @@ class Online:
     def notes(self) -> list[str]:
         """What is asked, what does not divide by the mesh, and what leaves no room to look, in lines for the user."""
         found = [*self.questions.notes(), *assembly.mesh_notes(self.config, self.policy)]
+        if replay := self.rl_config.replay:
+            model = self.policy.model
+            size = replaying.bytes_of(replay, width=model.config.feature_width, dtype=model.dtype)
+            found.append(
+                f"replay: {replay.size} rows of {replay.tokens} tokens, {replay.image_tokens} of them of images at"
+                f" most: {size / 2**20:.1f} MiB on each device; lower rollout.replay_size for less"
+            )
         epoch, prompts = self.questions.epoch, self.config.rollout.prompts
         if 0 < epoch < prompts:
             found.append(

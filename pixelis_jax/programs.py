@@ -167,7 +167,10 @@ def _rl_step(parts: _Parts) -> Source:
     config, mesh, model = parts.config, parts.mesh, parts.model
     prompts, rows = config.rollout.prompts, config.rollout.prompts * config.rollout.group_size
     overview, crop = assembly.budgets(config)
-    rl, tx = assembly.rl_config(config), parts.optimizer()
+    # A user's own questions may show several pictures; they are not read here, so a row is taken to be full of them.
+    pictures = config.sampling.context_tokens if config.data.path else 1
+    replay = assembly.replay_config(config, parts.vision, pictures=pictures)
+    rl, tx = assembly.rl_config(config, replay=replay), parts.optimizer()
     rest = jax.eval_shape(lambda: train_step.rl_parts(jax.random.key(0), rl, model))
     trained = parts.state(tx, **rest)
     step = train_step.RLStep(model, tx, rl)

@@ -316,10 +316,10 @@ class RLStep:
         rows, inputs, table, metrics = replaying.splice(
             scored.rows, inputs, seen, state.replay, informative=informative, key=key, step=state.step, config=config
         )
-        kept = replaying.insert(
+        kept, skipped = replaying.insert(
             state.replay, scored.rows, scored.inputs, seen, informative=informative, step=state.step
         )
-        return Scored(rows, inputs), table, dataclasses.replace(state, replay=kept), metrics
+        return Scored(rows, inputs), table, dataclasses.replace(state, replay=kept), metrics | skipped
 
     def _score(
         self, state: TrainState, frozen: PyTree, reference: PyTree, batch: TrajectoryBatch, *, weights: Weights

@@ -31,6 +31,7 @@ def test_the_first_update_already_has_a_rate(schedule: str, rates: list[float | 
 def job(**fields: object) -> Online:
     made = object.__new__(Online)  # without a model
     made.config = resolved("configs/rft.py")
+    made.rl_config = types.SimpleNamespace(replay=None)
     made.__dict__.update(fields)
     return made
 
@@ -68,6 +69,19 @@ def test_a_context_in_which_no_look_ends_is_said(small_policy) -> None:
     made.config.sampling.context_tokens = needed - 1
     (note,) = made.notes()
     assert f"sampling.context_tokens is {needed - 1}" in note and f"takes about {needed} tokens" in note
+
+
+def test_what_replay_takes_is_said(small_policy) -> None:
+    """100 rows of 152 tokens (38 bytes each, see test_replay.py) with 48 features of 64 f32, and two numbers each."""
+    sampler = types.SimpleNamespace(schemas=schemas(ZOOM))
+    made = job(policy=small_policy, sampler=sampler, questions=Scenes(0, ("counting",), ("counting",), 1))
+    made.config.rollout.replay_ratio = 0.5
+    replay = assembly.replay_config(made.config, small_policy.model.config.vision, pictures=1)
+    made.rl_config = types.SimpleNamespace(replay=replay)
+    size = 100 * (152 * 38 + 48 * 64 * 4 + 8)
+    (note,) = made.notes()
+    assert note.startswith("replay: 100 rows of 152 tokens, 48 of them of images at most: ")
+    assert f": {size / 2**20:.1f} MiB on each device" in note
 
 
 def test_a_context_without_room_for_a_crop_is_said_of_own_questions(small_policy, tmp_path) -> None:

@@ -22,8 +22,8 @@ from pixelis_jax.types import TokenBatch
 class ReplayConfig:
     """`size` places; at most `ratio` of a batch is replaced, by rows up to `max_age` steps old.
 
-    They are drawn with P ~ |advantage|^alpha.
-    `tokens` is the length of a row, `image_tokens` the most that its images take.
+    They are drawn with P ~ |advantage|^alpha. `tokens` is the length of a row. Of these `image_tokens` may be of
+    images; a row with more is not kept.
     """
 
     size: int
@@ -66,6 +66,12 @@ def init(config: ReplayConfig, *, width: int, dtype: Any) -> Replay:
         advantage=jnp.zeros(n),
         step=jnp.full(n, -1, jnp.int32),
     )
+
+
+def bytes_of(config: ReplayConfig, *, width: int, dtype: Any) -> int:
+    """Memory that a buffer takes on each device."""
+    made = jax.eval_shape(lambda: init(config, width=width, dtype=dtype))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(made))
 
 
 def draw(replay: Replay, key: Array, step: Array, config: ReplayConfig, *, count: int) -> tuple[Array, Array]:
@@ -115,7 +121,7 @@ def splice(
     rows = dataclasses.replace(
         jax.tree.map(chosen, rows, replay.rows), image_index=jnp.where(replaced[:, None], moved, rows.image_index)
     )
-    drawn = replay.features[places].reshape(count * u, -1).astype(features.dtype)
+    drawn = replay.features[places].reshape(count * u, features.shape[1]).astype(features.dtype)
     inputs = dataclasses.replace(
         inputs,
         policy=rows.policy,
@@ -137,26 +143,31 @@ def splice(
 
 def insert(
     replay: Replay, rows: TokenBatch, inputs: GRPOInputs, features: Array, *, informative: Array, step: Array
-) -> Replay:
-    """The buffer with the informative rows of a batch, in place of the oldest; of more than N the first N."""
+) -> tuple[Replay, dict[str, Array]]:
+    """(buffer, metrics) with the informative rows of a batch in place of the oldest; of more than N the first N.
+
+    A row with more image tokens than the buffer has room for is left out whole: of its images none may be missing.
+    Metrics: skipped/replay_rows, how many these are.
+    """
     assert inputs.logp_old is not None and inputs.logp_ref is not None
     assert inputs.logp_sampler is not None and inputs.turn_of is not None
     n, u = replay.features.shape[:2]
-    rank = jnp.cumsum(informative) - 1
-    taken = informative & (rank < n)
+    seen = rows.image_index >= 0
+    fits = jnp.sum(seen, axis=1) <= u
+    rank = jnp.cumsum(informative & fits) - 1
+    taken = informative & fits & (rank < n)
     oldest = jnp.argsort(replay.step, stable=True)
     target = jnp.where(taken, oldest[jnp.clip(rank, 0, n - 1)], n)  # n: nowhere
 
     def put(kept: Array, fresh: Array) -> Array:
         return kept.at[target].set(fresh.astype(kept.dtype), mode="drop")
 
-    seen = rows.image_index >= 0
     local = jnp.where(seen, jnp.cumsum(seen, axis=1) - 1, -1)
     block = jnp.zeros((rows.tokens.shape[0], u, features.shape[1]), features.dtype)
     own = jnp.where(seen, local, u)
     block = jax.vmap(lambda out, at, x: out.at[at].set(x, mode="drop"))(block, own, features[rows.image_index])
     kept = jax.tree.map(put, replay.rows, dataclasses.replace(rows, image_index=local))
-    return Replay(
+    new = Replay(
         rows=kept,
         turn_of=put(replay.turn_of, inputs.turn_of),
         logp_old=put(replay.logp_old, inputs.logp_old),
@@ -166,3 +177,4 @@ def insert(
         advantage=put(replay.advantage, inputs.advantages),
         step=put(replay.step, jnp.full(informative.shape, step)),
     )
+    return new, {"skipped/replay_rows": jnp.sum(informative & ~fits).astype(jnp.float32)}

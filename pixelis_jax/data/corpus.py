@@ -60,6 +60,7 @@ class Corpus:
     pictures: frozenset[str]  # image paths that the samples name
     sha256: str  # of all lines that are used, and the sizes of their pictures
     unanswered: int  # samples whose answer nobody knows
+    most_pictures: int  # of one sample
 
     def __len__(self) -> int:
         return len(self.places)
@@ -119,6 +120,7 @@ class _Gathered:
     pictures: set[str] = dataclasses.field(default_factory=set)
     digest: Any = dataclasses.field(default_factory=hashlib.sha256)
     unanswered: int = 0
+    most_pictures: int = 0
 
     def add(self, sample: Sample, line: bytes, place: tuple[int, int], *, category: str, sizes: list[int]) -> None:
         self.places.append((*place, len(line)))
@@ -128,6 +130,7 @@ class _Gathered:
         self.pictures.update(sample.image_paths)
         self.digest.update(line + repr(sizes).encode())
         self.unanswered += cota.UNANSWERED in sample.metadata
+        self.most_pictures = max(self.most_pictures, len(sample.image_paths))
 
 
 class _Pictures:
@@ -226,6 +229,7 @@ def open_corpora(path: Path, selection: Selection) -> tuple[Corpus, Corpus | Non
                 pictures=frozenset(side.pictures),
                 sha256=side.digest.hexdigest(),
                 unanswered=side.unanswered,
+                most_pictures=side.most_pictures,
             )
         )
     return found[0], found[1] if len(found) > 1 else None

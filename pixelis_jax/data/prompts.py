@@ -38,6 +38,10 @@ class Prompts(Protocol):
         """Training questions until they come again; 0: they never do."""
 
     @property
+    def pictures(self) -> int:
+        """The most pictures, or frames, that a training question shows."""
+
+    @property
     def unanswered(self) -> int:
         """Training questions whose answer nobody knows."""
 
@@ -68,6 +72,7 @@ class Scenes:
     held_out_count: int
     unanswered: int = 0
     epoch: int = 0
+    pictures: int = 1
 
     @property
     def counted(self) -> str:
@@ -124,6 +129,7 @@ class Questions:
         self.held_out_count = len(self._numbers)
         self.epoch = len(training)
         self.unanswered = training.unanswered
+        self.pictures = training.most_pictures
 
     @property
     def hashes(self) -> dict[str, str]:

@@ -62,6 +62,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("replay_share", "share", "rows of the batch that earlier ones took the place of"),
     Metric("replay/age", "step", "mean age of these"),
     Metric("replay/kept", "count", "rows in the replay buffer before the step"),
+    Metric("skipped/replay_rows", "count", "informative rows not kept: the buffer has no room for all their images"),
     Metric("dynamics/forward_loss", "1", "curiosity: forward model's error on the rollout's transitions"),
     Metric("dynamics/inverse_loss", "1", "curiosity: inverse model's loss on the rollout's transitions"),
     # rollout and tools

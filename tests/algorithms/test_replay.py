@@ -1,12 +1,17 @@
 """Selective sample replay on numbers that can be followed by hand: 4 rows of 5 tokens, a buffer of 3."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pixelis_jax import assembly
+from pixelis_jax import config as configs
 from pixelis_jax.algorithms import replay as replaying
 from pixelis_jax.algorithms.grpo import GRPOInputs
 from pixelis_jax.algorithms.replay import ReplayConfig
@@ -45,9 +50,10 @@ def inputs(advantages, first=0.0):
 def kept(advantages, *, step=0, replay=None, first=0):
     replay = replaying.init(CONFIG, width=D, dtype=jnp.float32) if replay is None else replay
     informative = jnp.abs(jnp.float32(advantages)) > 0.01
-    return replaying.insert(
+    replay, _ = replaying.insert(
         replay, rows(first), inputs(advantages), jnp.asarray(TABLE), informative=informative, step=jnp.int32(step)
     )
+    return replay
 
 
 def spliced(replay, advantages, *, step=1, config=CONFIG, key=0):
@@ -81,6 +87,80 @@ def test_the_oldest_make_room_and_of_too_many_the_first_stay():
     assert sorted(found.step.tolist()) == [4, 5, 6] and sorted(found.advantage.tolist()) == [2, 3, 4]
     found = kept([5, 6, 7, 8], step=7, replay=found)
     assert sorted(found.advantage.tolist()) == [5, 6, 7]
+
+
+def shown(index, *, room, advantages=(1.0,) * B, size=3):
+    """(tokens of kept rows -> image features that they come back with, number left out): rows that see `index`."""
+    config = dataclasses.replace(CONFIG, image_tokens=room, size=size, ratio=1.0)
+    own = dataclasses.replace(rows(), image_index=jnp.asarray(index))
+    informative = jnp.abs(jnp.float32(advantages)) > 0.01
+    buffer, counts = replaying.insert(
+        replaying.init(config, width=D, dtype=jnp.float32),
+        own,
+        inputs(advantages),
+        jnp.asarray(TABLE),
+        informative=informative,
+        step=jnp.int32(0),
+    )
+    out, _, table, _ = spliced(buffer, [0] * B, config=config)
+    table = np.asarray(table)
+    back = {}
+    for tokens, places in zip(np.asarray(out.tokens), np.asarray(out.image_index), strict=True):
+        if tokens[0] < 100:  # not a fresh one
+            assert places.max() < len(table)  # XLA would clip it to the last row, and say nothing
+            back[int(tokens[0]) // 10] = table[places[places >= 0], 0].tolist()
+    return back, int(counts["skipped/replay_rows"])
+
+
+def test_a_row_with_more_image_tokens_than_room_is_left_out_whole():
+    """Of three image tokens, with room for two, the third one would be another row's, or none."""
+    index = np.full((B, T), -1)
+    index[0, :3], index[1, :3], index[2, 1:3] = (4, 5, 6), (1, 2, 3), (7, 0)
+    assert shown(index, room=2) == ({2: [7, 0], 3: []}, 2)
+    assert shown(index, room=3) == ({0: [4, 5, 6], 1: [1, 2, 3], 2: [7, 0]}, 0)
+    # Only what would have been kept is counted, and it takes no other row's place.
+    assert shown(index, room=2, advantages=(0, 1, 1, 1)) == ({2: [7, 0], 3: []}, 1)
+    assert shown(index, room=2, size=1) == ({2: [7, 0]}, 2)
+
+
+@given(st.data())
+def test_whatever_rows_see_they_see_it_again_or_are_not_kept(data):
+    """Pictures between texts, several in a row, a feature seen twice, none at all, in any order of the table."""
+    cell = st.one_of(st.just(-1), st.integers(0, len(TABLE) - 1))
+    index = np.array(data.draw(st.lists(st.lists(cell, min_size=T, max_size=T), min_size=B, max_size=B)))
+    room = data.draw(st.integers(1, T))
+    back, left_out = shown(index, room=room)
+    seen = [index[b][index[b] >= 0].tolist() for b in range(B)]
+    fits = [b for b in range(B) if len(seen[b]) <= room]
+    assert left_out == B - len(fits)
+    assert back == {b: [float(i) for i in seen[b]] for b in fits[:3]}
+
+
+@pytest.mark.parametrize(
+    ("pictures", "factor", "fields", "room"),
+    [
+        (1, 28, {}, 16 + 2 * 16),  # 112 x 112 px in tokens of 28 x 28, and two crops
+        (2, 28, {}, 2 * 16 + 2 * 16),
+        (3, 28, {}, 3 * 16 + 2 * 16),  # three frames of a film
+        (9, 28, {}, 152),  # the context has no more
+        (1, 32, {}, 12 + 2 * 12),  # Qwen3-VL
+        (2, 28, {"max_turns": 1}, 2 * 16),  # no call is answered
+        (4, 0, {}, 1),  # a text-only model has no image tokens; an array of size 0 could not be saved
+    ],
+)
+def test_room_is_for_the_questions_pictures_and_a_crop_a_turn(pictures, factor, fields, room):
+    config = configs.load("configs/rft.py")
+    config.rollout.replay_ratio = 0.5
+    config.sampling.update(fields)
+    vision = types.SimpleNamespace(factor=factor) if factor else None
+    made = assembly.replay_config(config, vision, pictures=pictures)
+    assert (made.image_tokens, made.tokens) == (room, 152)
+
+
+def test_the_memory_of_a_buffer():
+    """3 rows: 5 tokens of 9 numbers (M-RoPE positions are 3 of them) and 2 flags; 2 features of 2 f32; 2 numbers."""
+    assert replaying.bytes_of(CONFIG, width=D, dtype=jnp.float32) == 3 * (5 * (4 * 9 + 2) + 2 * 2 * 4 + 2 * 4)
+    assert replaying.bytes_of(CONFIG, width=D, dtype=jnp.bfloat16) == 3 * (5 * (4 * 9 + 2) + 2 * 2 * 2 + 2 * 4)
 
 
 def test_uninformative_rows_give_their_places_to_kept_ones():

@@ -21,6 +21,34 @@ def numbers(questions, start, stop):
     return [int(questions.train(i).question.split()[-1].rstrip("?")) for i in range(start, stop)]
 
 
+def test_more_prompts_than_questions_have_an_address_each(tmp_path):
+    """A step of 8 prompts about 3 questions: 3 texts, and 8 groups, whichever process asks."""
+    questions = opened(write_folder(tmp_path / "own", sizes={"simple": 3, "medium": 1, "hard": 1}), share=0.3)
+    asked = [questions.train(i) for i in range(8, 16)]
+    assert len({task.task_id for task in asked}) == questions.epoch < 8
+    assert [task.index for task in asked] == list(range(8, 16))
+
+
+def test_the_most_pictures_of_a_training_question(tmp_path):
+    """Two of one question, and a film of three frames on the held-out side or not: what is trained on counts."""
+
+    def change(category, i, made):
+        paths = {
+            ("simple", 0): ("images/0.png", "images/1.png"),
+            ("medium", 1): tuple(f"images/{n}.png" for n in "234"),
+        }
+        shown = paths.get((category, i), made.image_paths)
+        metadata = {} if len(shown) > 1 else made.metadata
+        return dataclasses.replace(made, image_paths=shown, is_video=len(shown) == 3, metadata=metadata)
+
+    folder = write_folder(tmp_path / "own", change=change)
+    for share in (0.1, 0.5, 0.9):
+        questions = opened(folder, share=share)
+        shown = [len(questions.train(i).images) for i in range(questions.epoch)]
+        assert questions.pictures == max(shown)
+    assert opened(folder, share=0.1).pictures == 3 and Scenes(0, ("digit",), ("digit",), 1).pictures == 1
+
+
 def test_scenes_are_those_of_their_numbers():
     scenes = Scenes(4, ("digit",), ("counting",), 7)
     one, other = scenes.train(2**30 + 5), make_task(4, "train", 2**30 + 5, kinds=("digit",))
