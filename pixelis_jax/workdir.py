@@ -9,7 +9,7 @@ import platform
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,20 +33,23 @@ RUN_FIELDS = {"config": dict, "seed": int, "versions": dict, "devices": dict, "h
 _OTHERWISE = "restore it, or choose another --workdir"
 LONGEST_S = 1e10  # a longer wall time is none
 
-# Fields that can't change what a step computes, so that a resumed run may change them; a group stands for its fields.
-FREE_FIELDS = (
-    "checkpoint",
-    "data.workers",
-    "tools.workers",
-    "tools.time_limit_s",
-    "eval",
-    "log_every_steps",
-    "logging",
-    "monitor",
-    "total_steps",
-)
+# Fields that a resumed run may change, with the reason; a group stands for its fields. `_bound` has the exceptions.
+FREE_FIELDS = {
+    "checkpoint": "when a run is saved, and from where it goes on: the steps are the same",
+    "data.workers": "batches are a function of the seed and the step, whoever makes them",
+    "tools.workers": "a call's result depends on nothing but the call",
+    "tools.time_limit_s": "where tools run in the evaluation at the end only",
+    "eval": "where that is the evaluation at the end only",
+    "log_every_steps": "which steps have a line",
+    "logging": "which dialogues are kept",
+    "total_steps": "where nothing before the end depends on it",
+}
 # Fields that change a step by rounding only: a resumed run may change them, and it is said.
-ROUNDING_FIELDS = ("mesh", "optimizer.micro_batches")
+ROUNDING_FIELDS = {
+    "mesh": "sums are taken in another order; sft keeps the number of rows a batch, see cota_batches",
+    "optimizer.micro_batches": "likewise",
+    "eval.batch": "likewise",
+}
 
 PACKAGES = (
     "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "chex", "grain", "numpy", "pillow", "tokenizers",
@@ -116,7 +119,7 @@ class Workdir:
             logging.warning("%s; no step of it was done, so this one starts in its place", error)
             return False
         for change in diff(old["config"], run["config"]):
-            if _is_in(change.field, ROUNDING_FIELDS):
+            if may_change(change.field, run["config"]) == "rounding":
                 logging.warning("%s: %s; the resumed run may differ in the last bits", self.path, change)
         for name in ("versions", "devices"):
             for change in diff(old[name], run[name]):
@@ -164,8 +167,7 @@ class Workdir:
 
     def _refuse(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """UserError, with the fields, where two runs (or the parts of them that are given) can't be one."""
-        free = _free_fields(new["config"])
-        changes = [c for c in diff(old["config"], new["config"]) if not _is_in(c.field, free)]
+        changes = [c for c in diff(old["config"], new["config"]) if not may_change(c.field, new["config"])]
         known = flatten(old["config"])
         if changes and not any(c.field in known for c in changes):
             raise UserError(
@@ -276,17 +278,32 @@ def _short(change: Change) -> Change:
     return dataclasses.replace(change, old=change.old and str(change.old)[:12], new=change.new and str(change.new)[:12])
 
 
-def _free_fields(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What may change between the attempts of a run with this config (`to_json`)."""
-    bound = set()
-    if config.get("job") == "eval":
-        bound.add("eval")  # there it is the job itself
-    if config.get("optimizer", {}).get("schedule") == "cosine":
-        bound.add("total_steps")  # the learning rate of every step depends on it
-    return tuple(name for name in (*FREE_FIELDS, *ROUNDING_FIELDS) if name not in bound)
+def _bound(config: Mapping[str, Any]) -> set[str]:
+    """Fields and groups of the two tables that decide a result under this config (`to_json`)."""
+    job, optimizer, found = config.get("job"), config.get("optimizer", {}), set()
+    if job in ("rft", "sft", "eval"):
+        found.add("tools.time_limit_s")  # a call that is cut gives another dialogue, which is trained on or counted
+    if job == "eval":
+        found.add("eval")  # the job itself
+    if job == "sft":  # its accuracy moves the curriculum and picks the best adapter
+        found |= {f"eval.{name}" for name in config.get("eval", {}) if name != "batch"}
+    if job == "sft" or optimizer.get("schedule") == "cosine":
+        found.add("total_steps")  # sft evaluates at the last step and averages the last ones; a rate that depends on it
+    if config.get("algorithm", {}).get("aggregation") == "bnpo":
+        found.add("optimizer.micro_batches")  # it takes the mean of each part
+    if job == "pretrain" and config.get("cota", {}).get("samples"):
+        found.add("mesh")  # its batches of dialogues are made to divide by the devices
+    return found
 
 
-def _is_in(field: str, names: tuple[str, ...]) -> bool:
+def may_change(field: str, config: Mapping[str, Any]) -> str:
+    """Whether a run with this config (`to_json`) may be resumed with another value: free, rounding, or "" for no."""
+    if _is_in(field, _bound(config)):
+        return ""
+    return "rounding" if _is_in(field, ROUNDING_FIELDS) else "free" if _is_in(field, FREE_FIELDS) else ""
+
+
+def _is_in(field: str, names: Iterable[str]) -> bool:
     return any(field == name or field.startswith(name + ".") for name in names)
 
 

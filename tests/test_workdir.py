@@ -9,8 +9,9 @@ import pytest
 from ml_collections import ConfigDict
 from processes import started
 
+from pixelis_jax import config as configs
 from pixelis_jax.types import UserError
-from pixelis_jax.workdir import Workdir, commit
+from pixelis_jax.workdir import Workdir, commit, may_change
 
 HOLDER = """
 import sys, time
@@ -98,6 +99,69 @@ def test_fields_that_change_no_result_may_change(tmp_path: Path) -> None:
         workdir.begin(config(), seed=0, hashes=HASHES)
         assert workdir.begin(config(total_steps=20, **{"logging.every": 5}), seed=0, hashes=HASHES)
         assert json.loads((tmp_path / "run.json").read_text())["config"]["total_steps"] == 20
+
+
+CHECKPOINT = {"checkpoint.every_steps", "checkpoint.keep", "checkpoint.restore_step"}
+LIMIT = "tools.time_limit_s"
+# What may change on resume, by job: everything else of the config is bound.
+FREE = {
+    "rft": CHECKPOINT
+    | {"tools.workers", "eval.scenes", "eval.kinds", "eval.modes", "total_steps"}
+    | {"logging.rollouts", "logging.rollouts_every_steps"},
+    "sft": CHECKPOINT | {"tools.workers", "data.workers", "logging.rollouts", "log_every_steps"},
+    "habit": CHECKPOINT
+    | {"tools.workers", LIMIT, "data.workers", "eval.scenes", "eval.kinds", "eval.modes", "log_every_steps"},
+    "pretrain": CHECKPOINT
+    | {"tools.workers", LIMIT, "data.workers", "eval.scenes", "eval.kinds", "eval.modes", "log_every_steps"},
+    "eval": CHECKPOINT | {"tools.workers", "total_steps"},
+}
+MESH = {"mesh.data", "mesh.fsdp", "mesh.tensor"}
+ROUNDING = {job: MESH | {"optimizer.micro_batches", "eval.batch"} for job in FREE} | {"eval": MESH}
+
+
+@pytest.mark.parametrize("job", FREE)
+def test_of_each_jobs_fields_these_may_change(job: str) -> None:
+    """Each field of each config is decided here: a new one that is bound needs no line, a free one does."""
+    made = configs.load(f"configs/{job}.py")
+    if job == "pretrain":
+        made.cota.samples = 0
+    fields = configs.flatten(made)
+    found = {kind: {f for f in fields if may_change(f, configs.to_json(made)) == kind} for kind in ("free", "rounding")}
+    assert found == {"free": FREE[job], "rounding": ROUNDING[job]}
+
+
+@pytest.mark.parametrize(
+    ("job", "changes", "field", "kind"),
+    [
+        ("sft", {"curriculum.stages": (), "optimizer.schedule": "constant"}, "eval.samples", ""),  # it picks the best
+        ("sft", {"optimizer.schedule": "constant"}, "total_steps", ""),
+        ("habit", {"optimizer.schedule": "constant"}, "total_steps", "free"),
+        ("habit", {}, "total_steps", ""),
+        ("rft", {"optimizer.schedule": "cosine"}, "total_steps", ""),
+        ("rft", {"algorithm.aggregation": "bnpo"}, "optimizer.micro_batches", ""),
+        ("rft", {}, "optimizer.micro_batches", "rounding"),
+        ("pretrain", {"cota.samples": 8}, "mesh.fsdp", ""),
+        ("sft", {}, "sampling.max_turns", ""),
+        ("sft", {}, "image.crop_max_pixels", ""),
+        ("sft", {}, "curriculum.evaluation_frequency", ""),
+        ("rft", {}, "evaluation", ""),  # no field: its name only begins like a group's
+    ],
+)
+def test_what_decides_a_curriculum_or_a_result_is_bound(job: str, changes: dict, field: str, kind: str) -> None:
+    made = configs.load(f"configs/{job}.py")
+    made.update_from_flattened_dict(changes)
+    assert may_change(field, configs.to_json(made)) == kind
+
+
+def test_a_run_of_sft_keeps_its_held_out_questions(tmp_path: Path) -> None:
+    made = configs.load("configs/sft.py:smoke")
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(made, seed=0, hashes=HASHES)
+        log_a_step(workdir)
+        for name in ("samples", "test_samples"):  # a small category gives both a share of what it has
+            changed = configs.override(made, [f"--config.eval.{name}=7"])
+            with pytest.raises(UserError, match=rf"eval\.{name} was 6, now 7"):
+                workdir.begin(changed, seed=0, hashes=HASHES)
 
 
 def test_what_is_evaluated_may_change_unless_that_is_the_job(tmp_path: Path) -> None:

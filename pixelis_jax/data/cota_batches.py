@@ -71,6 +71,7 @@ class Cursor:
     """
 
     edges: tuple[int, ...]
+    rows: tuple[int, ...]  # of a batch of each bucket, over all processes: a resumed run keeps to them
     room: list[tuple[int, int]]
     offsets: dict[str, int]
     taken: int = 0
@@ -86,7 +87,8 @@ class Cursor:
     def from_json(cls, values: Mapping[str, Any]) -> "Cursor":
         """What `to_json` gave."""
         fields = dict(values)
-        fields["edges"], fields["room"] = tuple(values["edges"]), [(a, b) for a, b in values["room"]]
+        fields |= {name: tuple(values[name]) for name in ("edges", "rows")}
+        fields["room"] = [(a, b) for a, b in values["room"]]
         return cls(**fields)
 
     def turned(self) -> "Cursor":
@@ -147,25 +149,30 @@ class Batches:
             raise UserError(f"{self.corpus.name}: no sample can be used: {self._problems(made)}")
         lengths = [len(e.row) for e in rows if e.row is not None]
         edges = buckets.choose_edges(lengths, count=self.config.buckets, limit=self.config.row_tokens)
+        size, multiple = self.config.batch_tokens, self.config.multiple
+        rows_of = tuple(buckets.rows_of(edge, batch_tokens=size, multiple=multiple) for edge in edges)
         room = []
         for i, edge in enumerate(edges):
             least = edges[i - 1] if i else 0
             here = [e for e, n in zip(rows, lengths, strict=True) if least < n <= edge] or rows
-            count = self.rows(edge) // self.config.share.count
+            count = rows_of[i] // self.config.share.count
             images = [np.array([len(getattr(e, name)) for e in here]) for name in ("overviews", "crops")]
             room.append((self._room(images[0], count), self._room(images[1], count)))
-        return Cursor(edges, room, offsets={}, waiting=[[[] for _ in edges] for _ in range(self.config.share.count)])
-
-    def rows(self, edge: int) -> int:
-        """Rows of a batch of that length, over all processes."""
-        return buckets.rows_of(edge, batch_tokens=self.config.batch_tokens, multiple=self.config.multiple)
+        waiting: list[list[list[int]]] = [[[] for _ in edges] for _ in range(self.config.share.count)]
+        return Cursor(edges, rows_of, room, offsets={}, waiting=waiting)
 
     def steps(self, cursor: Cursor, mix: Mix, *, skip: int = 0) -> Iterator[Step]:
         """Batches behind the first `skip` from `cursor` on, without end; categories of share 0 in `mix` are left out.
 
-        Raises UserError for a mix that names an unknown or an empty category, and where nothing that is drawn can be
-        used.
+        Raises UserError for a mix that names an unknown or an empty category, where nothing that is drawn can be used,
+        and where a run went on with devices by which its batches don't divide: other batches would be another training.
         """
+        odd = [rows for rows in cursor.rows if rows % self.config.multiple]
+        if odd:
+            raise UserError(
+                f"this run has batches of {odd[0]} rows, which do not divide by data x fsdp x micro_batches ="
+                f" {self.config.multiple}; resume it with the mesh and optimizer.micro_batches that it began with"
+            )
         cursor = self._shared_out(cursor)
         own = self.config.share.index
         ready = [[self.encode.map(number) for number in numbers] for numbers in cursor.waiting[own]]
@@ -185,7 +192,7 @@ class Batches:
             if fruitless > 2 * len(self.corpus):
                 raise UserError(f"{self.corpus.name}: nothing that is drawn can be used: {cursor.left_out}")
             for bucket in {bucket for _, bucket, _ in drawn if bucket >= 0}:
-                count = self.rows(cursor.edges[bucket]) // self.config.share.count
+                count = cursor.rows[bucket] // self.config.share.count
                 if all(len(queues[bucket]) >= count for queues in cursor.waiting):
                     full, ready[bucket] = ready[bucket][:count], ready[bucket][count:]
                     for queues in cursor.waiting:

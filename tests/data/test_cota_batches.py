@@ -36,7 +36,7 @@ def batches(corpus, small_policy):
 
 def drawn(batches, mix, count, cursor=None):
     """Numbers of the first `count` samples of a mix."""
-    cursor = cursor or Cursor((400,), [(0, 0)], {}, waiting=[[[]]])
+    cursor = cursor or Cursor((400,), (4,), [(0, 0)], {}, waiting=[[[]]])
     order = batches.order(cursor, mix)
     return [int(order[i]) for i in range(count)]
 
@@ -62,7 +62,7 @@ def test_weights_say_how_often_a_sample_stands_in_an_epoch():
 def test_another_mix_goes_on_where_a_category_stood(batches):
     """Five of ten draws were simple: the new mix begins with the sixth."""
     simple = drawn(batches, {"simple": 1.0}, 12)
-    cursor = Cursor((400,), [(0, 0)], {}, taken=10, draws={"simple": 5, "hard": 5}, waiting=[[[]]]).turned()
+    cursor = Cursor((400,), (4,), [(0, 0)], {}, taken=10, draws={"simple": 5, "hard": 5}, waiting=[[[]]]).turned()
     assert cursor.taken == 0 and cursor.offsets == {"hard": 5, "simple": 5}
     assert drawn(batches, {"simple": 1.0}, 7, cursor) == simple[5:]
 
@@ -238,6 +238,23 @@ def test_several_processes_take_turns(corpus, small_policy, monkeypatch):
         assert a.batch.rows.tokens.shape == b.batch.rows.tokens.shape
         assert a.cursor.waiting == b.cursor.waiting and a.cursor.draws == b.cursor.draws
         assert not np.array_equal(a.batch.rows.tokens, b.batch.rows.tokens)
+
+
+def test_other_devices_get_the_same_batches_or_none(batches, corpus, small_policy):
+    """A run that began on one device goes on, on as many as divide its batches: with the same rows in each of them."""
+    straight = list(itertools.islice(batches.steps(batches.first_cursor(), EVEN), 4))
+    saved = Cursor.from_json(json.loads(json.dumps(straight[1].cursor.to_json())))
+    for multiple in range(1, 9):
+        others = batches_of(corpus, small_policy, multiple=multiple)
+        if any(rows % multiple for rows in saved.rows):
+            with pytest.raises(
+                UserError, match=rf"batches of \d+ rows, which do not divide by .* = {multiple}; resume"
+            ):
+                next(others.steps(saved, EVEN))
+            continue
+        for a, b in zip(straight[2:], itertools.islice(others.steps(saved, EVEN), 2), strict=True):
+            assert np.array_equal(a.batch.rows.tokens, b.batch.rows.tokens)
+    assert any(rows % 8 for rows in saved.rows) and len(set(saved.rows)) > 1
 
 
 def test_skipped_batches_are_those_that_would_have_come(batches):
