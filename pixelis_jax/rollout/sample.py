@@ -216,21 +216,23 @@ class Sampler:
         return state
 
     def _observe(self, episodes: list[_Episode], *, last: bool) -> list[tuple[_Episode, np.ndarray]]:
-        """Run the tools of all rows that called one; returns (episode, new image as seen) pairs in row order."""
+        """Run the tools of all rows that called one; returns (episode, new image as seen) pairs in row order.
+
+        No tool runs for a row that would not see its result: on the last turn, or where nothing more fits.
+        """
         waiting = [e for e in episodes if not e.status]
-        called = [(e.session, e.turns[-1].call) for e in waiting]
-        found = iter(self.pool.run([(session, call) for session, call in called if call is not None]))
-        results = [
-            Observation(text=f"error: {e.turns[-1].error}", ok=False) if e.turns[-1].call is None else next(found)
-            for e in waiting
-        ]
+        least = self._observation_tokens(Observation(text=""), None)
+        calls = [(e, e.turns[-1].call) for e in waiting if not last and self._has_room(e, least)]
+        made = [(e, call) for e, call in calls if call is not None]
+        results = self.pool.run([(e.session, call) for e, call in made])
+        seen = {id(e): observation for (e, _), observation in zip(made, results, strict=True)}
         crops = []
-        for episode, observation in zip(waiting, results, strict=True):
+        for episode in waiting:
+            refused = Observation(text=f"error: {episode.turns[-1].error}", ok=False)
+            observation = seen.get(id(episode), refused)
             image = None if observation.image is None else self.policy.processor.seen(observation.image, crop=True)
-            full = (
-                len(episode.row) + self._observation_tokens(observation, image) >= self.config.sampling.context_tokens
-            )
-            if last or full:
+            needed = max(least, self._observation_tokens(observation, image))
+            if last or not self._has_room(episode, needed):
                 limit = "turn limit reached" if last else "context limit reached"
                 observation = Observation(text=f"error: {limit}", ok=False)
                 episode.status = "over_turn"
@@ -239,6 +241,10 @@ class Sampler:
                 episode.images.append(observation.image)
                 crops.append((episode, image))
         return crops
+
+    def _has_room(self, episode: _Episode, tokens: int) -> bool:
+        """Whether a row can take so many tokens and one that is sampled after them."""
+        return len(episode.row) + tokens < self.config.sampling.context_tokens
 
     def _observation_tokens(self, observation: Observation, image: np.ndarray | None) -> int:
         probe = Row()
