@@ -13,20 +13,18 @@ from ml_collections import ConfigDict
 from pixelis_jax import assembly, curriculum, hosts, parallel, train_step
 from pixelis_jax.curriculum import Curriculum, DifficultyRules
 from pixelis_jax.curriculum.presets import accuracy_in, accuracy_on
-from pixelis_jax.data import cota_batches, demonstrations, scoring
+from pixelis_jax.data import cota_batches, demonstrations, generated
 from pixelis_jax.data.corpus import ALL, Corpus, Selection, open_sides
 from pixelis_jax.data.cota_batches import Batches, Cursor, Encode, Step
 from pixelis_jax.data.dialogues import view_of
 from pixelis_jax.data.prompts import shared_pictures
-from pixelis_jax.data.splits import METADATA
-from pixelis_jax.data.synthesis import dataset
 from pixelis_jax.data.synthesis.samples import SynthesisConfig
 from pixelis_jax.evaluation import Questions
 from pixelis_jax.held_out import Accuracy, HeldOut, split_questions
 from pixelis_jax.metrics import trajectories
+from pixelis_jax.models.processor import Processor
 from pixelis_jax.offline import Offline
 from pixelis_jax.runtime import Host, Run, write_rollouts
-from pixelis_jax.tools.base import View
 from pixelis_jax.train_step import TrainState
 from pixelis_jax.types import Trajectory, UserError
 
@@ -40,7 +38,7 @@ class CurriculumSFT(Offline):
     def __init__(self, config: ConfigDict) -> None:
         self.tools = assembly.tools_of(config)
         super().__init__(config)
-        folder = data_folder(config, view_of(self.policy.processor))
+        folder, self.data_note = data_folder(config, self.policy.processor)
         self.corpus, held_out = open_data(config, folder)
         self.curriculum = difficulty_curriculum(config, self.corpus, held_out)
         processor = self.policy.processor
@@ -73,7 +71,8 @@ class CurriculumSFT(Offline):
     def notes(self) -> list[str]:
         """What was left out of the data, and what does not divide by the mesh, in lines for the user."""
         sizes = ", ".join(f"{len(self.corpus.numbers(name))} {name}" for name in self.corpus.categories)
-        told = [f"data: {len(self.corpus)} samples of {self.corpus.name} ({sizes})"]
+        told = [f"data: {self.data_note}"] if self.data_note else []
+        told.append(f"data: {len(self.corpus)} samples of {self.corpus.name} ({sizes})")
         left = ", ".join(f"{count} {reason}" for reason, count in self.corpus.left_out.most_common())
         told += [f"data: left out {left}"] if left else []
         if self.shared_pictures:
@@ -220,27 +219,32 @@ class CurriculumSFT(Offline):
         return found
 
 
-def data_folder(config: ConfigDict, view: View) -> Path:
-    """The folder of `data.path`; where that is empty, `runs/cota_<num_samples>`, made if it is not there.
+def data_folder(config: ConfigDict, processor: Processor) -> tuple[Path, str]:
+    """(folder, note) of `data.path`; where that is empty, of `num_samples` generated ones, made if they are not there.
 
-    The samples stand beside it in `<folder>_samples`. The first process makes them, the others wait. Raises UserError
+    The first process makes them, the others wait. They are as this model sees them, see `generated`. Raises UserError
     where there is neither a path nor a number.
     """
     count = config.data.num_samples
     if config.data.path:
-        return Path(config.data.path)
+        return Path(config.data.path), ""
     if not count:
         raise UserError("data.path is empty and data.num_samples is 0; name a folder of `pixelis_jax.cota score`")
-    path = Path("runs") / f"cota_{count}"
-    if not (path / METADATA).exists() and hosts.first():
-        ocr = "READ_TEXT" in config.tools.names
-        synthesis = SynthesisConfig(seed=DATA_SEED, view=view, ocr=ocr)
-        settings = {"seed": DATA_SEED, "ocr": ocr, **config.image.to_dict()}
-        job = dataset.Job(synthesis, settings, count, Path(f"{path}_samples"))
-        dataset.build(job, dataset.today(), workers=os.cpu_count() or 1)
-        scoring.score_folder(job.out, path)
+    synthesis = SynthesisConfig(seed=DATA_SEED, view=view_of(processor), ocr="READ_TEXT" in config.tools.names)
+    found = generated.find(Path("runs"), synthesis, data_settings(synthesis, processor), count)
+    if hosts.first() and not found.is_whole:
+        found.make(workers=os.cpu_count() or 1)
     hosts.meet("data")
-    return path
+    return found.path, found.note
+
+
+def data_settings(synthesis: SynthesisConfig, processor: Processor) -> dict[str, Any]:
+    """All that generated samples depend on, as JSON values: how they are made, and how the model sees them."""
+    made = {f.name: getattr(synthesis, f.name) for f in dataclasses.fields(synthesis) if f.name != "view"}
+    budgets = {"overview": processor.overview, "crop": processor.crop}
+    sizes = {f"{name}_{field}": int(n) for name, b in budgets.items() for field, n in dataclasses.asdict(b).items()}
+    factor = processor.config.need_vision().factor
+    return made | sizes | {"factor": factor, "coordinates": processor.coordinates}
 
 
 def open_data(config: ConfigDict, folder: Path) -> tuple[Corpus, Corpus]:

@@ -106,12 +106,9 @@ class Folder:
         if not manifest.exists():
             self._write(finished=False)
             return
-        old = _read_manifest(manifest)
-        before, now = old["asked"], self.job.asked()
-        changed = [f"{name}: {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]]
-        if changed:
-            raise UserError(f"{self.path} holds other data ({'; '.join(changed)}); name another --out")
-        self.date = old["date"]
+        if changed := changes(self.job):
+            raise UserError(f"{self.path} holds other data ({changed}); name another --out")
+        self.date = _read_manifest(manifest)["date"]
 
     def _refuse_foreign_files(self) -> None:
         if not (self.path / MANIFEST).exists():
@@ -161,6 +158,19 @@ class Folder:
         part.replace(self.path / SAMPLES)
         self._write(finished=True)
         shutil.rmtree(self.path / SHARDS)
+
+
+def changes(job: Job) -> str:
+    """What was asked for otherwise when the folder of a job was begun, in words; "" where it is the same.
+
+    Raises UserError for a manifest that is damaged.
+    """
+    manifest = job.out / MANIFEST
+    if not manifest.exists():
+        return f"it has no {MANIFEST}"
+    before, now = _read_manifest(manifest)["asked"], job.asked()
+    names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    return "; ".join(f"{name}: {before.get(name)!r}, now {now.get(name)!r}" for name in names)
 
 
 @dataclasses.dataclass(frozen=True)
