@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from resolved import resolved
 
 from pixelis_jax import assembly
-from pixelis_jax import config as configs
 from pixelis_jax.algorithms import replay as replaying
 from pixelis_jax.algorithms.grpo import GRPOInputs
 from pixelis_jax.algorithms.replay import ReplayConfig
@@ -149,7 +149,7 @@ def test_whatever_rows_see_they_see_it_again_or_are_not_kept(data):
     ],
 )
 def test_room_is_for_the_questions_pictures_and_a_crop_a_turn(pictures, factor, fields, room):
-    config = configs.load("configs/rft.py")
+    config = resolved("configs/rft.py")
     config.rollout.replay_ratio = 0.5
     config.sampling.update(fields)
     vision = types.SimpleNamespace(factor=factor) if factor else None

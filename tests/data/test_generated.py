@@ -6,8 +6,8 @@ import shutil
 import types
 
 import pytest
+from resolved import resolved
 
-from pixelis_jax import config as configs
 from pixelis_jax import sft
 from pixelis_jax.data import generated
 from pixelis_jax.data.synthesis.samples import SynthesisConfig
@@ -102,7 +102,7 @@ def test_everything_that_samples_depend_on_is_in_the_settings(small_policy):
     vision = types.SimpleNamespace(factor=28)
 
     def settings(names=("ZOOM_IN", "READ_TEXT"), factor=28, frame="pixels", **image):
-        config = configs.load("configs/sft.py").image
+        config = resolved("configs/sft.py").image
         budgets = {"min_pixels": config.min_pixels, "max_pixels": config.max_pixels} | image
         vision.factor = factor
         processor = types.SimpleNamespace(
