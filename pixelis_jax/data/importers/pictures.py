@@ -1,10 +1,9 @@
 """Pictures of imported records: found inside the data folder, checked, and kept under the hash of their bytes."""
 
-import base64
-import binascii
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -13,10 +12,12 @@ from typing import Any
 from PIL import Image
 
 from pixelis_jax.data.images import MAX_PIXELS, open_rgb
+from pixelis_jax.data.importers import picture_values
 from pixelis_jax.data.importers.base import Place, Refusal, quoted
 from pixelis_jax.types import UserError
 
 FOLDER = "images"
+MISSING = "no such image; --image_root names another folder to look in"
 _STAGED = ".import"  # holds the bytes of pictures that came inside records until they are checked
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # an EXIF tag, and its values that swap the sides
 # How a file begins -> the ending it gets. WebP is told by its bytes 8 to 12.
@@ -59,18 +60,11 @@ class Pictures:
         self.kept: set[str] = set()
 
     def look(self, value: Any, place: Place, field: str) -> Picture:
-        """The picture that a field holds: a path, bytes, a data URI, or {"bytes", "path"}. Raises Refusal."""
-        if isinstance(value, dict):
-            value = value["bytes"] if value.get("bytes") is not None else value.get("path") or value.get("url")
-        if isinstance(value, str) and value.startswith("data:"):
-            value = _decoded(value, place, field)
-        if isinstance(value, bytes | bytearray):
-            return self._from_bytes(bytes(value), place, field)
-        if not isinstance(value, str) or not value.strip():
-            raise Refusal(place.where, field, "names no image; give a path, bytes, or an object with one of both")
-        if "://" in value and not value.startswith("file://"):
-            raise Refusal(place.where, field, "is a web address; download the images first", quoted(value))
-        file = self._find(value.removeprefix("file://"), place, field)
+        """The picture that a field holds, in any form that `picture_values.source` reads. Raises Refusal."""
+        found = picture_values.source(value, place, field)
+        if isinstance(found, bytes):
+            return self._from_bytes(found, place, field)
+        file = self._find(found, place, field)
         if file not in self._seen:
             self._seen[file] = self._examined(file, place, field)
         return self._seen[file]
@@ -127,10 +121,11 @@ class Pictures:
             file.unlink()
             raise
 
-    def _find(self, name: str, place: Place, field: str) -> Path:
-        """The real file of a path, inside one of the roots. Raises Refusal."""
+    def _find(self, names: tuple[str, ...], place: Place, field: str) -> Path:
+        """The real file of a path, inside one of the roots; `names` are ways to read it. Raises Refusal."""
         outside = False
-        for folder in dict.fromkeys((*self._first, place.file.parent, self._root)):
+        folders = dict.fromkeys((*self._first, place.file.parent, self._root))
+        for folder, name in itertools.product(folders, names):
             try:
                 file = (folder / name).resolve()
                 inside = any(file.is_relative_to(root) for root in self._roots)
@@ -142,8 +137,8 @@ class Pictures:
             outside |= not inside
         if outside:
             reason = "leaves the data folder; name the folder of the images with --image_root"
-            raise Refusal(place.where, field, reason, quoted(name))
-        raise Refusal(place.where, field, "no such image; --image_root names another folder to look in", quoted(name))
+            raise Refusal(place.where, field, reason, quoted(names[0]))
+        raise Refusal(place.where, field, MISSING, quoted(names[0]))
 
     def _examined(self, file: Path, place: Place, field: str, shown: str = "") -> Picture:
         """Raises Refusal for what is no picture that can be shown."""
@@ -196,13 +191,3 @@ def _header_size(file: Path) -> tuple[int, int] | None:
     if width * height > MAX_PIXELS:
         return None
     return (width, height) if turned else (height, width)
-
-
-def _decoded(value: str, place: Place, field: str) -> bytes:
-    head, _, body = value.partition(",")
-    try:
-        if not head.endswith(";base64"):
-            raise ValueError
-        return base64.b64decode(body, validate=True)
-    except (ValueError, binascii.Error):
-        raise Refusal(place.where, field, "data URI that is not base64") from None
