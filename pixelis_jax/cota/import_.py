@@ -1,6 +1,7 @@
 """`python -m pixelis_jax.cota import`: other people's data as CoTA samples."""
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--coordinates",
         choices=("auto", "relative", "norm1000", "pixels"),
         default="auto",
-        help="frame of the boxes in tool calls (default: auto, what the tool's own definition or name says)",
+        help="frame of the boxes in tool calls, questions and answers (default: auto, what the record says: for calls the"
+        " tool's own definition or name, for answers bbox_type, else pixels)",
+    )
+    add(
+        "--answer_type",
+        choices=("auto", "choice", "exact", "numeric", "relaxed", "anls", "iou", "math"),
+        default="auto",
+        help="of records that name none (default: auto, each one by its question and answer)",
+    )
+    add(
+        "--answer_index",
+        choices=("auto", "0", "1"),
+        default="auto",
+        help="the number of the first choice where answers are numbers of choices (default: auto, by the whole file)",
     )
     padding = "share of the image that the tool added around a box on each side (default: 0; Pixel-Reasoner's: 0.1)"
     add("--crop_padding", type=options.share, default=0.0, help=padding)
@@ -76,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
         format=args.format,
         task_type=args.task_type,
         coordinates=args.coordinates,
+        answer_type=args.answer_type,
+        answer_index=args.answer_index,
         crop_padding=args.crop_padding,
         split=args.split,
         image_root=args.image_root,
@@ -108,7 +124,8 @@ def check_answer(sample: "Sample") -> None:
         choices=sample.choices,
         tolerance=sample.tolerance,
     )
-    verify(task, task.answer)
+    for accepted in (task.answer, *map(str, sample.metadata.get("answers", ()))):
+        verify(dataclasses.replace(task, answer=accepted), accepted)
 
 
 def report(job: "Import") -> Iterator[str]:

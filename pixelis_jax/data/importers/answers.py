@@ -1,20 +1,24 @@
-"""Questions and answers of other data: boxed answers, letters, lists of options, numbers, task types."""
+"""Questions and answers of other data in our form: task types, accepted answers, and of what type an answer is."""
 
+import dataclasses
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+from pixelis_jax.answers import boxes, kinds, numbers
+from pixelis_jax.answers import text as texts
+from pixelis_jax.answers.choices import LETTERS, index_of, indices_of
 from pixelis_jax.data.cota import TASK_TYPES
-from pixelis_jax.data.importers.base import Place, Record, Refusal, cut_out, quoted
+from pixelis_jax.data.importers import choices, numbering
+from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, cut_out, is_number, quoted
+from pixelis_jax.data.importers.choices import Choices
 
 UNKNOWN = "(unknown)"  # stands for the answer that a question lacks
 REQUIRED = "required"  # the task type that stands for: refuse a record without one
-ANSWER_NAMES = ("answer", "ground_truth", "answers", "solution", "final_answer", "gt", "label")
-CHOICE_NAMES = ("choices", "options")
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # What other data calls our task types.
 TASKS = {
     "counting": "object_counting",
@@ -36,12 +40,39 @@ TASKS = {
     "relation": "relationship_detection",
     "relationship": "relationship_detection",
 }
+# What other data calls our answer types; "" says nothing that question and answer do not say.
+TYPES = {
+    **{name: "numeric" for name in ("integer", "int", "float", "number", "numerical", "numeric_value")},
+    **{name: "choice" for name in ("multiple_choice", "multi_choice", "mc", "mcq", "multichoice", "option", "letter")},
+    **{name: "iou" for name in ("bbox", "box", "bbox_2d", "bounding_box", "grounding", "detection")},
+    **{name: "math" for name in ("latex", "expression", "formula", "equation", "math_expression")},
+    **{name: "" for name in ("text", "string", "str", "other", "open", "open_ended", "free_form", "free_text")},
+    **{name: "" for name in ("yes/no", "yes_no", "short", "word", "phrase", "list", "qa", "vqa")},
+}
 _TASK_NAMES = ("task_type", "category", "question_type", "type")
-_LETTER = re.compile(r"(?:option\s+)?\(?([A-Za-z])\)?\s*(?:[.:)]\s*(.*))?", re.DOTALL)
-_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?", re.ASCII)
-_OPTION = re.compile(r"^[ \t]*(?:\(([A-Z])\)|([A-Z])[.:)])[ \t]*(\S.*)$", re.MULTILINE)
-_TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
-_MARKS = re.compile(r"<image>|<video>|<\|vision_start\|>(?:<\|(?:image|video)_pad\|>)*<\|vision_end\|>")
+_LETTERS = re.compile(
+    r"[A-Z](?:\s*(?:,|;|/|&|\band\b|\bor\b)\s*[A-Z])*[.:)]?|[(\[（][A-Za-z][)\]）][.:]?|[A-Za-z][.:)）]"
+    r"|option [A-Za-z]",
+    re.ASCII,
+)
+_ASKS_LETTER = re.compile(
+    r"\b(?:letters?|characters?|alphabet|initials?|symbols?|vowels?|consonants?|labell?(?:ed)?|labels?|variables?|note|"
+    r"grade|point|vertex|corner|node|axis|panel|row|column|seat|gate|platform|size|key|word|text|written|read)\b",
+    re.IGNORECASE,
+)
+_CHOOSES = re.compile(r"\b(?:options?|choices?|choose|select|following)\b", re.IGNORECASE)
+_PLAIN = re.compile(r"[+-]?\d+(?:\.\d+)?", re.ASCII)
+_LEADING_ZERO = re.compile(r"[+-]?0\d+", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A question with its accepted answers, the first one the answer, its choices, and the answer type it names."""
+
+    question: str
+    accepted: Sequence[str]
+    choices: Choices = dataclasses.field(default_factory=Choices)
+    answer_type: Any = None
 
 
 def task_type(record: Mapping[str, Any], default: str, place: Place, notes: Counter[str]) -> str:
@@ -58,30 +89,6 @@ def task_type(record: Mapping[str, Any], default: str, place: Place, notes: Coun
     return default
 
 
-def without_marks(text: str) -> str:
-    """A question without the marks that stand for its images."""
-    return _MARKS.sub(" ", text).strip()
-
-
-def around_box(text: str) -> tuple[str, str, str] | None:
-    r"""(text before, inside and behind the last \boxed{...}), braces inside counted; None without one."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
-    depth = 0
-    for at in range(start + 6, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        if depth == 0:
-            return text[:start], _TEXT.sub(r"\1", text[start + 7 : at]).strip(), text[at + 1 :]
-    return None
-
-
-def unboxed(text: str) -> str:
-    r"""What the last \boxed{...} holds; the text itself without one."""
-    found = around_box(text)
-    return text.strip() if found is None else found[1]
-
-
 def tagged(text: str) -> str | None:
     """What the last <answer>...</answer> holds; None without one."""
     _, found = cut_out(text, "answer")
@@ -89,19 +96,22 @@ def tagged(text: str) -> str | None:
 
 
 def plain(value: Any, place: Place, field: str) -> list[str]:
-    """Accepted answers as strings, the first one the answer: of a string, a number, or a list of them. Raises Refusal.
+    """Accepted answers as strings, the first one the answer: of a string, a number, a box, or a list. Raises Refusal.
 
     A list of numbers of more than one is one answer (a box, a point).
     """
-    if isinstance(value, list) and len(value) > 1 and all(_is_number(item) for item in value):
+    box = None if isinstance(value, str) else boxes.of(value)
+    if box is not None:
+        value = [int(number) if number.is_integer() else number for number in box]
+    if isinstance(value, list) and len(value) > 1 and all(is_number(item) for item in value):
         return [json.dumps(value)]
     answers = []
     for item in value if isinstance(value, list) else [value]:
-        if _is_number(item):
+        if is_number(item):
             answers.append(json.dumps(item))
         elif isinstance(item, str) and item.strip():
             inner = tagged(item)
-            answers.append(unboxed(item if inner is None else inner))
+            answers.append(bare(item if inner is None else inner))
         else:
             empty = item is None or (isinstance(item, str) and not item.strip())
             reason = "missing or empty" if empty else "must be a text, a finite number or a list of them"
@@ -111,108 +121,150 @@ def plain(value: Any, place: Place, field: str) -> list[str]:
     return list(dict.fromkeys(answers))
 
 
-def choices_of(value: Any, place: Place, field: str) -> list[str]:
-    """Choices in the order of their letters, without letters in front: of a list, or of {"A": ..., "B": ...}."""
-    if isinstance(value, dict):
-        if list(value) != list(LETTERS[: len(value)]):
-            raise Refusal(place.where, field, "an object of choices must have the keys A, B, C, ...", quoted(value))
-        value = list(value.values())
-    if isinstance(value, list):
-        value = [json.dumps(item) if _is_number(item) else item for item in value]
-    if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
-        raise Refusal(place.where, field, "must be a list of texts that are not empty", quoted(value))
-    if len(value) > len(LETTERS):
-        raise Refusal(place.where, field, f"more than {len(LETTERS)} choices")
-    stripped = [_OPTION.fullmatch(item) for item in value]
-    if all(m and (m[1] or m[2]) == letter for m, letter in zip(stripped, LETTERS, strict=False)):
-        return [m[3].strip() for m in stripped if m]
-    return [item.strip() for item in value]
+def bare(answer: str) -> str:
+    r"""An answer without what wraps it: `\boxed{}`, quotes, `$..$`, `**`, a full stop; "" for an empty box."""
+    found = texts.unwrap(answer)
+    return "" if re.fullmatch(r"\\(?:boxed|fbox)\s*\{\s*\}", found) else found
 
 
-def choices_in(question: str) -> list[str]:
-    """The choices that lines of a question list as A, B, ..., in one go from A; none where there are not two."""
-    found: list[str] = []
-    for match in _OPTION.finditer(question):
-        letter = match[1] or match[2]
-        if letter == "A":
-            found = []
-        if len(found) < len(LETTERS) and letter == LETTERS[len(found)]:
-            found.append(match[3].strip())
-    return found if len(found) >= 2 else []
+def typed(asked: Asked, place: Place, context: Context) -> Record:
+    """The fields question, answer, answer_type, choices and accepted answers of a question.
 
-
-def with_choices(question: str, choices: Sequence[str]) -> str:
-    """The question with its choices on lines of their own, unless it lists them already."""
-    if not choices or choices_in(question) == list(choices):
-        return question
-    return question + "".join(f"\n{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
-
-
-def letter_of(answer: str, choices: Sequence[str]) -> str | None:
-    """The letter of the choice that an answer names, by letter or by text; None where it names none."""
-    match = _LETTER.fullmatch(answer.strip())
-    if match:
-        letter, text = match[1].upper(), (match[2] or "").strip()
-        at = LETTERS.index(letter)
-        if at < len(choices) and (not text or _same(text, choices[at])):
-            return letter
-    texts = [i for i, choice in enumerate(choices) if _same(choice, answer)]
-    return LETTERS[texts[0]] if len(texts) == 1 else None
-
-
-def typed(question: str, answer: str, given: Any, place: Place) -> Record:
-    """The fields question, answer, answer_type and choices of a question whose choices field is `given` (or None).
-
-    An answer that names one of the choices is of type choice, and becomes its letter; a number is numeric; all else is
-    exact. Raises Refusal where choices are given and the answer names none.
+    An answer that names one of the choices, or several, is of type choice, and becomes its letter; four rising numbers
+    in brackets are a box; a number is numeric; an expression is math; all else is exact. What the record or the user
+    says of the type comes before. Raises Refusal where choices are given and an answer names none, and for a letter
+    without choices.
     """
-    choices = [] if given is None or given in ([], {}) else choices_of(given, place, "choices")
-    if choices:
-        question = with_choices(question, choices)
-    else:
-        choices = choices_in(question)
-        if letter_of(answer, choices) is None:
-            choices = []
-    letter = letter_of(answer, choices)
-    if choices and letter is None:
-        reason = "names none of the choices; give a letter or the text of one"
-        raise Refusal(place.where, "answer", reason, quoted(answer))
-    if letter is not None:
-        return {"question": question, "answer": letter, "answer_type": "choice", "choices": choices}
-    return {"question": question, "answer": answer, "answer_type": "numeric" if is_numeric(answer) else "exact"}
+    kind = given_type(asked.answer_type, place) or context.options.answer_type.replace("auto", "")
+    listed = asked.choices or Choices()
+    if not listed.texts and kind in ("", "choice"):
+        listed = Choices(tuple(choices.in_text(asked.question)))
+    question = choices.shown(asked.question, listed.texts)
+    if listed.texts and kind in ("", "choice"):
+        letters = letters_of(asked.accepted, listed, place, context)
+        if letters:
+            return {"question": question, "answer": letters, "answer_type": "choice", "choices": [*listed.texts]}
+        if asked.choices.texts or kind == "choice":
+            reason = "names none of the choices; give a letter or the text of one"
+            raise Refusal(place.where, "answer", reason, quoted(asked.accepted[0]))
+    if kind == "choice":
+        raise Refusal(place.where, "choices", "missing, and answer_type is choice", quoted(asked.accepted[0]))
+    accepted = [*asked.accepted]
+    if not kind:
+        kind = _kind(accepted)
+        if kind == "exact" and is_letter(accepted[0]) and not asks_for_letter(question):
+            reason = "a letter, and there are no choices; give them, or answer_type exact if the letter is the answer"
+            raise Refusal(place.where, "answer", reason, quoted(accepted[0]))
+    if kind == "numeric":
+        accepted = [number_text(answer) for answer in accepted]
+    if kind == "iou":
+        accepted = [box_text(answer) for answer in accepted]
+    made: Record = {"question": question, "answer": accepted[0], "answer_type": kind}
+    if asked.choices.texts:
+        made["choices"] = [*asked.choices.texts]
+    return made | ({"answers": accepted} if len(accepted) > 1 else {})
 
 
-def untyped(question: str, given: Any, place: Place) -> Record:
+def untyped(asked: Asked) -> Record:
     """The fields of a question that has no answer, which is UNKNOWN then; votes are compared by its choices."""
-    choices = [] if given is None or given in ([], {}) else choices_of(given, place, "choices")
+    found = asked.choices.texts or choices.in_text(asked.question)
     return {
-        "question": with_choices(question, choices),
-        "choices": choices or choices_in(question),
+        "question": choices.shown(asked.question, asked.choices.texts),
+        "choices": [*found],
         "answer": UNKNOWN,
         "ground_truth": UNKNOWN,
         "answer_type": "exact",
     }
 
 
-def agree(answer: str, truth: str, choices: Sequence[str]) -> bool:
-    """Whether two answers say the same: the same choice, the same number, or the same words."""
-    if choices:
-        return letter_of(answer, choices) == letter_of(truth, choices)
-    if is_numeric(answer) and is_numeric(truth):
-        return float(answer.replace(",", "")) == float(truth.replace(",", ""))
-    return _same(answer, truth)
+def given_type(value: Any, place: Place) -> str:
+    """Our answer type of what a record says; "" where that says nothing. Raises Refusal for an unknown word."""
+    if value is None or value == "":
+        return ""
+    word = value.strip().lower().replace(" ", "_").replace("-", "_") if isinstance(value, str) else ""
+    if word in kinds.ANSWER_TYPES or word in TYPES:
+        return TYPES.get(word, word)
+    raise Refusal(place.where, "answer_type", f"unknown; use one of {', '.join(kinds.ANSWER_TYPES)}", quoted(value))
 
 
-def is_numeric(text: str) -> bool:
-    """Whether a text is one plain number, thousands commas allowed."""
-    return any(c.isdigit() for c in text) and len(text) < 300 and _NUMBER.fullmatch(text.strip()) is not None
+def letters_of(accepted: Sequence[str], listed: Choices, place: Place, context: Context) -> str:
+    """The letters of the choices that answers name, as "B" or "B, C"; "" where one of them names none. Raises Refusal.
+
+    Of equal choices that a text names the first one counts; comparing takes them for the same.
+    """
+    found: set[int] = set()
+    for answer in accepted:
+        named = _named(answer, listed, place, context)
+        if not named:
+            return ""
+        found |= named
+    if len(found) == len(listed.texts):
+        reason = "every choice is accepted, so that any answer would be right"
+        raise Refusal(place.where, "answer", reason, quoted(", ".join(accepted)))
+    if len(found) > 1:
+        context.notes["questions with several accepted choices: any of them is right"] += 1
+    return ", ".join(LETTERS[index] for index in sorted(found))
 
 
-def _same(a: str, b: str) -> bool:
-    one, other = (" ".join(text.casefold().split()).removesuffix(".") for text in (a, b))
-    return one == other
+def _named(answer: str, listed: Choices, place: Place, context: Context) -> set[int]:
+    label = choices.label_of(answer)
+    if listed.labels:
+        if label in listed.labels:
+            return {listed.labels.index(label)}
+    elif (number := numbering.number_of(answer)) is not None:
+        meaning = context.numbering(place)
+        if meaning in (numbering.FROM_0, numbering.FROM_1):
+            index = number - (meaning == numbering.FROM_1)
+            if not 0 <= index < len(listed.texts):
+                reason = f"is no number of a choice, counted {meaning} as in the rest of the file"
+                raise Refusal(place.where, "answer", reason, quoted(answer))
+            context.notes[f"answers that are numbers of choices, counted {meaning}"] += 1
+            return {index}
+        if meaning == numbering.OPEN or (meaning == numbering.MIXED and not indices_of(answer, listed.texts)):
+            reason = "a number of a choice, and the file does not tell whether from 0 or from 1; say --answer_index=0|1"
+            raise Refusal(place.where, "answer", reason, quoted(answer))
+    one = index_of(answer, listed.texts)
+    if one is not None:
+        return {one}
+    several = sorted(indices_of(answer, listed.texts))
+    keys = [texts.key(listed.texts[index]) for index in several]
+    return {index for index, key in zip(several, keys, strict=True) if keys.index(key) == several.index(index)}
 
 
-def _is_number(value: Any) -> bool:
-    """A finite number; comparing keeps huge integers out of floats."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+def _kind(accepted: Sequence[str]) -> str:
+    """The type of accepted answers: that of all of them, else exact. Leading zeros are no number's."""
+    found = {"exact" if _LEADING_ZERO.fullmatch(answer) else kinds.kind_of(answer) for answer in accepted}
+    return found.pop() if len(found) == 1 else "exact"
+
+
+def is_letter(answer: str) -> bool:
+    """Whether an answer is a capital letter, several, or one with marks, as choices have; a bare "x" is none."""
+    return _LETTERS.fullmatch(answer.strip()) is not None
+
+
+def asks_for_letter(question: str) -> bool:
+    """Whether the answer of a question without choices may be a letter: it asks for letters, points, labels, ..."""
+    return _ASKS_LETTER.search(question) is not None and not _CHOOSES.search(question)
+
+
+def number_text(answer: str) -> str:
+    r"""A number without currency, separators and LaTeX: 1234 of `\$1,234.00`; one with a unit as it stands."""
+    number = numbers.parse(answer)
+    written = texts.normalise(texts.normalise_marks(answer))
+    if number is None or number.percent or any(sign in written for sign in "/e^\\"):
+        return answer
+    if _PLAIN.fullmatch(written):
+        return written
+    if number.unit not in ("", *numbers.CURRENCIES.values()):
+        return answer
+    value = Decimal(number.value.numerator) / Decimal(number.value.denominator)
+    exact = Fraction(value) == number.value and abs(value) < 10**15
+    return f"{value.normalize():f}" if exact else answer
+
+
+def box_text(answer: str) -> str:
+    """A box as [x1, y1, x2, y2], with its own digits where it is written so."""
+    box = boxes.parse(answer)
+    if box is None or re.fullmatch(r"\[[\d., -]+\]", answer):
+        return answer
+    return json.dumps([int(number) if number.is_integer() else number for number in box])

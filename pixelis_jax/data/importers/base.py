@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,12 +30,15 @@ class Refusal(UserError):
 class Options:
     """What the user asked for. `task_type` "required" refuses a record without one; `split` "" takes all.
 
-    With `unanswered` a question without an answer is taken too.
+    With `unanswered` a question without an answer is taken too. `answer_type` is that of records that name none, "auto"
+    reads it off; `answer_index` is the number of the first choice, "auto" looks at the whole file (numbering.py).
     """
 
     format: str = "auto"
     task_type: str = "attribute_recognition"
     coordinates: str = "auto"
+    answer_type: str = "auto"
+    answer_index: str = "auto"
     crop_padding: float = 0.0
     split: str = ""
     image_root: Path | None = None
@@ -52,26 +56,35 @@ class Place:
     file: Path
     split: str = ""
 
+    def part(self, number: int) -> "Place":
+        """The place of a question of the record."""
+        return dataclasses.replace(self, where=f"{self.where}: question {number}")
+
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a conversion works with. `notes` counts what was changed or left out of records that were read."""
+    """What a conversion works with. `notes` counts what was changed or left out of records that were read.
+
+    `numbering` says what whole numbers in the place of answers mean in the file of a place (see numbering.py).
+    """
 
     options: Options
     look: "Callable[[Any, Place, str], Picture]"  # value, place, field -> the picture, checked
     notes: Counter[str]
+    numbering: Callable[[Place], str]
 
 
 Record = dict[str, Any]
 Found = tuple[str, Any]  # (where it stands, record or the UserError in its place)
-Convert = Callable[[Record, Place, Context], Record]
+Convert = Callable[[Record, Place, Context], list[Record | UserError]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """One way to write a record. `fits` looks at the field names only; `convert` gives a record in our form.
+    """One way to write a record. `fits` looks at the field names only; `convert` gives records in our form.
 
-    A converted record has the id it came with, if any, in `provenance["original_sample_id"]`.
+    They are as many as there are questions in the record, with the refusal of one in its place; it raises Refusal where
+    it can't be read at all. Each has the id it came with, if any, in `provenance["original_sample_id"]`.
     """
 
     fits: Callable[[Record], bool]
@@ -110,6 +123,11 @@ def first_of(record: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, An
         if record.get(name) is not None:
             return name, record[name]
     return "", None
+
+
+def is_number(value: Any) -> bool:
+    """A finite number; comparing keeps huge integers out of floats."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def leftovers(record: Mapping[str, Any], used: set[str]) -> Record:

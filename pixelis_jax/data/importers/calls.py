@@ -64,24 +64,25 @@ def split(text: str, place: Place) -> tuple[str, list[Record]]:
     return around, calls
 
 
-def declared(system: str, tools: Any) -> dict[str, str]:
-    """Tool names -> the frame that their definitions say, as far as they say exactly one.
+def declared(system: str, tools: Any) -> tuple[dict[str, str], set[str]]:
+    """(tool names -> the frame that their definitions say, as far as they say exactly one; all defined names).
 
     Definitions stand in the system prompt between <tools> tags, one a line, or in the record's field `tools`.
     """
     _, texts = cut_out(system, "tools")
     if isinstance(tools, str):
         texts.append(tools)
-    frames = {}
+    frames, names = {}, set()
     for value in [*(item for text in texts for item in _values(text)), *(tools if isinstance(tools, list) else [])]:
         function = value.get("function", value) if isinstance(value, dict) else {}
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             continue
+        names.add(function["name"])
         text = json.dumps(function, ensure_ascii=False, default=str).lower()
         said = [frame for frame, pattern in _SAYS.items() if pattern.search(text)]
         if len(said) == 1:
             frames[function["name"]] = said[0]
-    return frames
+    return frames, names
 
 
 def read(call: Record, frames: Mapping[str, str], options: Options, place: Place) -> Call:

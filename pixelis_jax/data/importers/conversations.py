@@ -1,122 +1,195 @@
-r"""Dialogues with tool calls, as Pixel-Reasoner, ShareGPT and OpenAI-style data write them -> THINK and ZOOM_IN steps.
+r"""Dialogues, with tool calls or without, as Pixel-Reasoner, LLaVA, ShareGPT, ms-swift and OpenAI-style data have them.
 
-Messages have role and content (a text, or parts of text and images), or from and value with <image> marks. A turn of
-the assistant is a thought with <tool_call> blocks, the last one holds the answer in <answer> or \boxed{}, else in the
-record's own answer field, else it is one short line.
+A turn of the assistant is a thought with <tool_call> blocks, the last one holds the answer in <answer> or \boxed{},
+else in the record's own answer field, else it is one short line. A dialogue that goes on with another question gives a
+sample for each (see turns.py).
 """
 
-import dataclasses
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from pixelis_jax.data.importers import answers, calls
+from pixelis_jax.answers import boxes, kinds
+from pixelis_jax.answers import text as texts
+from pixelis_jax.answers.choices import indices_of
+from pixelis_jax.data.importers import answers, calls, choices, gold, marks, messages, objects, questions, turns
+from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, cut_out, first_of, leftovers, quoted
-from pixelis_jax.data.importers.fields import IDS, IMAGES, base_record, pictures_of, placed
+from pixelis_jax.data.importers.fields import FILMS, IDS, base_record, image_columns, images_of, pictures_of, placed
+from pixelis_jax.data.importers.messages import Message
 from pixelis_jax.data.importers.pictures import Picture
+from pixelis_jax.data.importers.questions import Seen
+from pixelis_jax.data.importers.turns import Turn
+from pixelis_jax.types import UserError
 
-MESSAGES = ("message_list", "messages", "conversations", "conversation")
 SHORT = 100  # characters: a last message of one line without marks that is taken as the answer
-
-_ROLES = {
-    **{"system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"},
-    **{"model": "assistant", "function_call": "call", "tool": "result", "observation": "result", "function": "result"},
-    **{"ipython": "result", "tool_response": "result"},
-}
-_THINK = re.compile(r"</?think>")
+_WORD = re.compile(r"[^\W_]+")
+_THINK = re.compile(r"</?think(?:ing)?>")
 _WRAPPED = re.compile(r"</?tool_response>")
 _TAG = re.compile(r"</?(?:think|tool_call|answer|tool_response)>")
-_MARK = re.compile(r"<image>|<video>")
-# Pixel-Reasoner tells the model of its tools and of the form of answers in a last paragraph of each question.
-_GUIDELINES, _GUIDED = "Guidelines:", ("`crop_image", "`select_frames", "\\boxed")
-
-
-@dataclasses.dataclass(frozen=True)
-class Message:
-    """One message in one form: `images` are what its parts hold, and None for each <image> mark."""
-
-    role: str
-    text: str
-    images: list[Any]
-    calls: list[Record]
-    is_video: bool = False
 
 
 def fits(record: Record) -> bool:
-    """Whether a field holds messages of an assistant."""
-    _, messages = first_of(record, MESSAGES)
-    if not isinstance(messages, list):
-        return False
-    roles = [m.get("role", m.get("from")) for m in messages if isinstance(m, dict)]
-    return any(isinstance(role, str) and _ROLES.get(role.lower()) in ("assistant", "call") for role in roles)
+    """Whether a field holds messages of an assistant, or what one said to a question."""
+    return bool(messages.find(record)[0]) and (bool(first_of(record, messages.MESSAGES)[0]) or not _is_answered(record))
 
 
-def convert(record: Record, place: Place, context: Context) -> Record:
-    """A record in our form. Raises Refusal."""
-    name, raw = first_of(record, MESSAGES)
-    if not isinstance(raw, list) or not raw:
+def _is_answered(record: Record) -> bool:
+    """Whether a question with a response has an answer of its own, and no history: it is a prompt then."""
+    return not gold.is_empty(gold.answer_of(record)[1]) and gold.is_empty(record.get(messages.HISTORY))
+
+
+def convert(record: Record, place: Place, context: Context) -> list[Record | UserError]:
+    """The samples of a record, one a question. Raises Refusal."""
+    name, raw, used = messages.find(record)
+    if not name:
+        name, value = first_of(record, messages.MESSAGES)
+        raw = value if isinstance(value, list) else []
+    if not raw:
         raise Refusal(place.where, name or "messages", "must be a list of messages that is not empty")
-    messages = [message(item, f"{name} {number}", place) for number, item in enumerate(raw, 1)]
-    used = {name, "tools", *IDS}
-    system = "\n".join(m.text for m in messages if m.role == "system")
-    talk = [m for m in messages if m.role != "system"]
-    begin = next((i for i, m in enumerate(talk) if m.role in ("assistant", "call")), len(talk))
-    if begin == 0 or begin == len(talk) or any(m.role != "user" for m in talk[:begin]):
-        raise Refusal(place.where, name, "must begin with a user's message and go on with an assistant's")
-    asked = talk[:begin]
-    field, values = _images(asked, record, place)
-    used.add(field)
-    pictures = pictures_of(values, field or name, place, context)
-    question = _question(asked, record, context, place)
-    steps, last = Reader(place, context, calls.declared(system, record.get("tools"))).walk(talk[begin:], pictures)
-    answer_name, given = first_of(record, answers.ANSWER_NAMES)
-    used.add(answer_name)
-    truth = answers.plain(given, place, answer_name) if answer_name else []
-    thought, answer = _conclusion(last.text, truth, calm=not steps, place=place)
-    made = base_record(record, place, context, used)
-    choice_name, choices = first_of(record, answers.CHOICE_NAMES)
-    made.update(answers.typed(question, answer, choices, place))
-    made["trajectory"] = steps + ([{"action": "THINK", "thought": thought}] if thought else [])
-    is_video = record.get("is_video") is True or any(m.is_video for m in asked)
-    made.update(placed(pictures, is_video=is_video))
-    _judge(made, truth, context)
-    more = leftovers(record, used | {choice_name, "is_video"})
-    made["metadata"] = {
-        **made["metadata"],
-        **(_frame_of(pictures) if steps else {}),
-        **({"other_fields": more} if more else {}),
-    }
-    return made
+    talk = [messages.message(item, f"{name} {number}", place) for number, item in enumerate(raw, 1)]
+    return Dialogue(record, place, context, name, used | {name}).samples(talk)
+
+
+class Dialogue:
+    """The conversion of one record."""
+
+    def __init__(self, record: Record, place: Place, context: Context, name: str, used: set[str]) -> None:
+        self.record, self.place, self.context, self.name, self.used = record, place, context, name, used
+        self.used |= {"tools", *IDS, "is_video"}
+
+    def samples(self, talk: list[Message]) -> list[Record | UserError]:
+        """A record or a refusal for each question. Raises Refusal for what concerns them all."""
+        system = "\n".join(m.text for m in talk if m.role == "system" and m.text.strip())
+        self.context.notes["system prompts left out, since the dialogue has its own"] += bool(system)
+        talk, found = self._filled([m for m in talk if m.role != "system"])
+        split = turns.split(talk, self.name, self.place)
+        self.frames, self.tools = calls.declared(system, self.record.get("tools"))
+        self.frame = questions.frame_of(found, self.context)
+        self.pictures = self._pictures(split)
+        answer_name, given = gold.answer_of(self.record)
+        self.used.add(answer_name.partition(".")[0])
+        truths = self._truths(answer_name, given, len(split))
+        self.choices, columns = choices.of_record(self.record, self.place)
+        self.used |= columns | {"answer_type"}
+        if self.choices.texts and len(split) > 1:
+            raise Refusal(self.place.where, "choices", f"one list of choices for {len(split)} questions; split them")
+        reader = Reader(self.place, self.context, self.frames)
+        reader.show(self.pictures, mixed=any(m.held for turn in split[1:] for m in turn.asked))
+        made: list[Record | UserError] = []
+        for number, (turn, truth) in enumerate(zip(split, truths, strict=True), 1):
+            place = self.place if len(split) == 1 else self.place.part(number)
+            try:
+                made.append(self._sample(turn, truth, reader.at(place), split[: number - 1], place))
+            except Refusal as refusal:
+                made.append(refusal)
+                reader.lost |= turn.is_calling
+        if len(split) == 1 and isinstance(made[0], UserError):
+            raise made[0]
+        if len(split) > 1:
+            self.context.notes["dialogues of several questions, each a sample"] += 1
+        return made
+
+    def _filled(self, talk: list[Message]) -> tuple[list[Message], objects.Objects | None]:
+        """(messages with what their placeholders of objects stand for, the objects if there are placeholders)."""
+        said = [m.text for m in talk]
+        if not objects.are_in(said) or self.record.get(objects.FIELD) is None:
+            return talk, None
+        self.used.add(objects.FIELD)
+        found = objects.of_record(self.record[objects.FIELD], self.place)
+        said, images = objects.filled(said, found, self.place, self.name)
+        return [m.replaced(text, image) for m, text, image in zip(talk, said, images, strict=True)], found
+
+    def _truths(self, name: str, given: Any, count: int) -> list[list[str]]:
+        """The accepted answers of each question, from the record's own field; none where it has none."""
+        if not name:
+            return [[]] * count
+        each = [given] if count == 1 else given
+        if not isinstance(each, list) or len(each) != count:
+            reason = "one answer field for several questions; give a list, or split them"
+            raise Refusal(self.place.where, name, reason, f"{count} questions")
+        found = [answers.plain(item, self.place, name) for item in each]
+        truths = [[answers.bare(marks.answer(text, self.place)) for text in item] for item in found]
+        for item in truths:
+            marks.refuse_left(item, self.place, name)
+        return truths
+
+    def _pictures(self, split: list[Turn]) -> list[Picture]:
+        """The given pictures, looked up."""
+        fields = images_of(self.record, self.place)
+        field, own = fields[0] if fields else ("", [])
+        self.is_video = self.record.get("is_video") is True or field in FILMS or any(t.is_video for t in split)
+        values = turns.given(split, own, self.name, self.place, is_video=self.is_video)
+        self.used |= image_columns(self.record) if len(fields) == 1 else {field}
+        return pictures_of(values, field or self.name, self.place, self.context)
+
+    def _sample(self, turn: Turn, truth: list[str], reader: "Reader", before: list[Turn], place: Place) -> Record:
+        """The sample of one question. Raises Refusal."""
+        steps = reader.walk(turn)
+        if turn.refusal:
+            raise Refusal(place.where, "messages", turn.refusal)
+        options = self.choices.texts or choices.in_text(turn.text)
+        thought, answer = _conclusion(turn.last, truth, options, calm=not steps, place=place)
+        turn.answer = answer
+        visible = self.pictures[turn.first - 1 : turn.end] if turn.first else self.pictures
+        asked = turns.worded(turn, before, self.record, self.place)
+        seen = Seen(visible, self.is_video, 1, self.frame, turn.box_image, turn.has_boxes)
+        made = base_record(self.record, place, self.context, self.used)
+        fields = Asked(asked, [answer], self.choices, self.record.get("answer_type"))
+        typed = questions.typed(fields, seen, place, self.context, self.tools)
+        metadata = made["metadata"] | typed.pop("metadata")
+        made.update(typed, metadata=metadata)
+        made["trajectory"] = steps + ([{"action": "THINK", "thought": thought}] if thought else [])
+        for step in made["trajectory"]:
+            if "thought" in step:
+                step["thought"] = marks.spelled(step["thought"], place, "thought")
+                marks.refuse_left([step["thought"]], place, "thought")
+        made.update(placed(visible, is_video=self.is_video))
+        _judge(made, truth, place, self.context, self.choices)
+        if before or turn.number < turn.of:
+            metadata["turn"] = turn.number
+        if steps:
+            metadata |= _frame_of(visible)
+        if more := leftovers(self.record, self.used):
+            metadata["other_fields"] = more
+        return made
 
 
 class Reader:
-    """Turns the messages from the first of the assistant on into steps."""
+    """Turns the messages from the assistant's first on into steps; the views of earlier questions stay numbered."""
 
     def __init__(self, place: Place, context: Context, frames: dict[str, str]) -> None:
         self.place, self.context, self.frames = place, context, frames
-        self.steps: list[Record] = []
+        self.lost = False  # an earlier question whose views are not known
 
-    def walk(self, talk: list[Message], pictures: list[Picture]) -> tuple[list[Record], Message]:
-        """(the steps before the last message, the last message). Raises Refusal."""
+    def show(self, pictures: list[Picture], *, mixed: bool) -> None:
+        """Numbers the given pictures; `mixed` says that some of them come after the first question."""
+        self.mixed = mixed
         self.known = all(picture.size for picture in pictures)
         sizes = [picture.size or (0, 0) for picture in pictures]
         self.views = [calls.View(i, (0, 0, wide, high), given=True) for i, (high, wide) in enumerate(sizes, 1)]
-        at = 0
-        while at < len(talk):
-            message = talk[at]
+
+    def at(self, place: Place) -> "Reader":
+        """The same reader, for the question at a place."""
+        self.place = place
+        return self
+
+    def walk(self, turn: Turn) -> list[Record]:
+        """The steps before the last message of a question. Raises Refusal."""
+        self.steps: list[Record] = []
+        if turn.is_calling and self.lost:
+            raise Refusal(
+                self.place.where, "tool_call", "an earlier question of the dialogue, which calls tools, is refused"
+            )
+        if turn.is_calling and self.mixed:
+            reason = "a later question brings images, and tools are called; split the dialogue"
+            raise Refusal(self.place.where, "messages", reason)
+        for message, results in turn.calling:
             text, found = calls.split(message.text, self.place)
             found = [*found, *message.calls]
-            if not found:
-                if at + 1 < len(talk):
-                    raise Refusal(self.place.where, "messages", "go on after an answer; one question a sample")
-                return self.steps, message
             self._call(text, found)
-            at += 1
-            after = at
-            while after < len(talk) and talk[after].role in ("user", "result"):
-                after += 1
-            self._result(talk[at:after], len(found))
-            at = after
-        raise Refusal(self.place.where, "messages", "end with a tool call and without an answer")
+            self._result(results, len(found))
+        return self.steps
 
     def _call(self, text: str, found: list[Record]) -> None:
         thought = cleaned(text, self.place)
@@ -137,11 +210,11 @@ class Reader:
             parameters = {"bbox_2d": list(view.box), **({"target_image": view.root} if view.root > 1 else {})}
             self.steps.append({"action": "ZOOM_IN", "parameters": parameters})
 
-    def _result(self, messages: list[Message], count: int) -> None:
+    def _result(self, said: list[Message], count: int) -> None:
         """Keeps the text of what the calls returned."""
-        text = " ".join(_WRAPPED.sub(" ", m.text) for m in messages)
-        text = " ".join(_MARK.sub(" ", text).split())
-        images = sum(len(m.images) for m in messages)
+        text = " ".join(_WRAPPED.sub(" ", m.text) for m in said)
+        images = marks.of([m.text for m in said])
+        text = " ".join(marks.without(text).split())
         if text.lower().startswith(("error", "invalid", "failed")):
             raise Refusal(self.place.where, "messages", "a call failed there, which ours might not do", quoted(text))
         if images not in (0, count):
@@ -158,18 +231,19 @@ def cleaned(text: str, place: Place) -> str:
     return text
 
 
-def _conclusion(text: str, truth: list[str], *, calm: bool, place: Place) -> tuple[str, str]:
+def _conclusion(text: str, truth: list[str], options: Sequence[str], *, calm: bool, place: Place) -> tuple[str, str]:
     """(thought, answer) of the last message. `calm` says that no tool was called."""
-    answer, boxed = answers.tagged(text), answers.around_box(text)
+    answer, boxed = answers.tagged(text), [*texts.boxes_in(text)]
     if answer is not None:
-        answer, rest = answers.unboxed(answer), cut_out(text, "answer")[0]
-    elif boxed is not None:
-        before, answer, behind = boxed
-        rest = f"{before.removesuffix('$')}{answer}{behind.removeprefix('$')}"
-    elif truth:
+        answer, rest = answers.bare(answer), cut_out(text, "answer")[0]
+    elif boxed:
+        start, end, inside = boxed[-1]
+        answer = answers.bare(inside)
+        rest = f"{text[:start].removesuffix('$')}{answer}{text[end:].removeprefix('$')}"
+    elif truth and not (calm and _is_short(text) and _is_answer(text, truth, options)):
         answer, rest = truth[0], text
-    elif calm and len(text.strip()) <= SHORT and "\n" not in text.strip() and not _TAG.search(text):
-        answer, rest = text.strip(), ""
+    elif calm and _is_short(text):
+        answer, rest = answers.bare(text), ""
     else:
         reason = "the last message marks no answer: neither <answer> nor \\boxed{}, and there is no answer field"
         raise Refusal(place.where, "answer", reason)
@@ -180,6 +254,26 @@ def _conclusion(text: str, truth: list[str], *, calm: bool, place: Place) -> tup
     return cleaned(rest, place), answer
 
 
+def _is_answer(text: str, truth: list[str], options: Sequence[str]) -> bool:
+    """Whether a short message is itself the answer, right or wrong: not a sentence around the right one."""
+    if any(kinds.agree(text, one, options) for one in truth) or (options and indices_of(text, options)):
+        return True
+    return not any(_words(one) in _words(text) for one in truth)
+
+
+def _words(text: str) -> str:
+    """The words of a text between spaces."""
+    return f" {' '.join(_WORD.findall(texts.key(text)))} "
+
+
+def _is_short(text: str) -> bool:
+    """Whether a message is an answer alone: one short line, or a box with its marks and fences."""
+    bare = text.strip()
+    if _TAG.search(bare):
+        return False
+    return (len(bare) <= SHORT and "\n" not in bare) or (len(bare) <= 4 * SHORT and kinds.kind_of(bare) == "iou")
+
+
 def _frame_of(pictures: list[Picture]) -> Record:
     """What the boxes are relative to: the images at their full size."""
     sizes = [list(picture.size or ()) for picture in pictures]
@@ -187,108 +281,30 @@ def _frame_of(pictures: list[Picture]) -> Record:
     return {"size": sizes[0], "seen_size": sizes[0], **several, "coordinates": "pixels"}
 
 
-def _judge(made: Record, truth: list[str], context: Context) -> None:
+def _judge(made: Record, truth: list[str], place: Place, context: Context, listed: choices.Choices) -> None:
     """Sets the ground truth, and marks a dialogue whose answer is another one: it is not to be learnt from."""
     if not truth:
         return
-    choices = made.get("choices", [])
-    best = next((t for t in truth if answers.agree(made["answer"], t, choices)), None)
-    if best is None:
+    options, kind = made.get("choices", []), made["answer_type"]
+    if kind == "choice":
+        letters = answers.letters_of(truth, choices.Choices(tuple(options), listed.labels), place, context)
+        if not letters:
+            raise Refusal(place.where, "answer", "the record's own answer names none of the choices", quoted(truth[0]))
+        truth = [letters]
+    if not any(_agree(made["answer"], one, kind, options) for one in truth):
         context.notes["answers that differ from the ground truth: sample_type outcome_negative"] += 1
-        letter = answers.letter_of(truth[0], choices) if choices else None
-        made.update(sample_type="outcome_negative", answer_loss=False, ground_truth=letter or truth[0])
+        made.update(sample_type="outcome_negative", answer_loss=False, ground_truth=truth[0])
         return
-    if len(truth) > 1 and made["answer_type"] != "choice":
+    if kind in ("choice", "iou"):
+        made["ground_truth"] = truth[0]
+    if len(truth) > 1:
         made["metadata"]["answers"] = truth
 
 
-def _images(asked: list[Message], record: Record, place: Place) -> tuple[str, list[Any]]:
-    """(field that holds them, the given images in order): those of the parts; marks take the record's own in turn."""
-    field, own = first_of(record, IMAGES)
-    own = own if isinstance(own, list) else [own] if field else []
-    held = [image for message in asked for image in message.images]
-    marks = sum(image is None for image in held)
-    if marks > len(own):
-        raise Refusal(place.where, "messages", f"{marks} <image> marks and {len(own)} images")
-    if not held:
-        return field, own
-    given = iter(own)
-    values = [next(given) if image is None else image for image in held]
-    # Behind those of the question stand the images that tools returned; ours are made anew.
-    return field if marks else "", values
-
-
-def _question(asked: list[Message], record: Record, context: Context, place: Place) -> str:
-    """The user's words without marks and guidelines for other tools, else the question field."""
-    text = answers.without_marks("\n".join(m.text for m in asked if m.text.strip()))
-    start = text.rfind(_GUIDELINES)
-    last = text[max(start, 0) :]
-    if start > 0 and "\n\n" not in last and any(words in last for words in _GUIDED):
-        context.notes["questions without the guidelines for other tools at their end"] += 1
-        text = text[:start].rstrip()
-    if not text and isinstance(record.get("question"), str):
-        text = answers.without_marks(record["question"])
-    if not text.strip():
-        raise Refusal(place.where, "question", "missing or empty")
-    return text
-
-
-def message(item: Any, field: str, place: Place) -> Message:
-    """The message of a JSON object; `field` names it in errors. Raises Refusal."""
-    if not isinstance(item, dict):
-        raise Refusal(place.where, field, "must be a JSON object")
-    role = item.get("role") if item.get("role") is not None else item.get("from")
-    kind = _ROLES.get(role.lower()) if isinstance(role, str) else None
-    if kind is None:
-        raise Refusal(place.where, field, "unknown role", quoted(role))
-    content = item.get("content") if item.get("content") is not None else item.get("value")
-    text, images, is_video = _content(content, field, place)
-    listed = item.get("tool_calls")
-    if not isinstance(listed, list | None):
-        raise Refusal(place.where, field, "tool_calls must be a list", quoted(listed))
-    made = [_function(call, field, place) for call in listed or []]
-    if kind == "call":
-        text = f"<tool_call>{text}</tool_call>"
-    if kind != "assistant" and kind != "call" and made:
-        raise Refusal(place.where, field, "only an assistant calls tools")
-    return Message("assistant" if kind == "call" else kind, text, images, made, is_video)
-
-
-def _function(call: Any, field: str, place: Place) -> Record:
-    """A call of the OpenAI form."""
-    function = call.get("function", call) if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        raise Refusal(place.where, field, "tool_calls must hold JSON objects")
-    return {"name": function.get("name"), "arguments": function.get("arguments")}
-
-
-def _content(content: Any, field: str, place: Place) -> tuple[str, list[Any], bool]:
-    """(text, images, whether they are frames of a video) of a message's content. Raises Refusal."""
-    if content is None:
-        return "", [], False
-    if isinstance(content, str):
-        return content, [None] * len(_MARK.findall(content)), False
-    if not isinstance(content, list):
-        raise Refusal(place.where, field, "content must be a text or a list of parts")
-    texts: list[str] = []
-    images: list[Any] = []
-    is_video = False
-    for part in content:
-        if isinstance(part, str):
-            part = {"text": part}
-        if not isinstance(part, dict):
-            raise Refusal(place.where, field, "a part must be a text or a JSON object")
-        if isinstance(part.get("text"), str):
-            texts.append(part["text"])
-            images += [None] * len(_MARK.findall(part["text"]))
-        _, image = first_of(part, ("image", "image_url"))
-        if isinstance(part.get("video"), list):
-            is_video = True
-            images += part["video"]
-        elif part.get("video") is not None:
-            raise Refusal(place.where, field, "a video file; give its frames as images", quoted(part["video"]))
-        elif image is not None:
-            images.append(image)
-        elif part.get("type") in ("image", "image_url"):
-            images.append(None)
-    return "\n".join(texts), images, is_video
+def _agree(said: str, truth: str, kind: str, options: Sequence[str]) -> bool:
+    """Whether an answer is right: names accepted choices only, is a box that overlaps by half, or says the same."""
+    if kind == "choice":
+        named = indices_of(said, options)
+        return bool(named) and named <= indices_of(truth, options)
+    one, other = (boxes.parse(text) for text in (said, truth)) if kind == "iou" else (None, None)
+    return boxes.iou(one, other) >= 0.5 if one and other else kinds.agree(said, truth)

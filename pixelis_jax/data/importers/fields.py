@@ -1,30 +1,77 @@
 """Fields that several formats read the same way: images, ids, provenance."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pixelis_jax.data.importers import answers
+from pixelis_jax.data.importers import answers, picture_values
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, quoted
-from pixelis_jax.data.importers.pictures import Picture
+from pixelis_jax.data.importers.pictures import MISSING, Picture
 
-IMAGES = ("image", "images", "image_path", "image_paths", "frames", "decoded_image", "image_file", "img", "video")
+IMAGES = (
+    *("image", "images", "image_path", "image_paths", "frames", "decoded_image", "image_file", "img", "video"),
+    *("image_url", "image_urls", "img_path", "imgs", "image_list", "image_bytes", "image_base64", "picture"),
+    *("pictures", "image_name", "videos"),
+)
+FILMS = ("frames", "video", "videos")
 IDS = ("qid", "id", "question_id", "sample_id", "uid", "index", "idx")
 _KEPT = ("tolerance",)  # optional fields of a sample that are ours by name
-_FILMS = (".mp4", ".avi", ".mov", ".mkv", ".webm")
+_MOVIES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")
+_NUMBERED = re.compile(r"(?:image|img|picture|frame)_?(\d{1,3})")
+
+
+def images_of(record: Mapping[str, Any], place: Place) -> list[tuple[str, list[Any]]]:
+    """The fields of a record that name its pictures, the likeliest first, with their values; columns are one field.
+
+    Raises Refusal where a numbered column is empty before one that is not.
+    """
+    found = [(name, picture_values.listed(record[name])) for name in IMAGES if record.get(name) not in (None, [], "")]
+    columns = {int(match[1]): name for name in record if (match := _NUMBERED.fullmatch(name))}
+    numbers = [number for number in sorted(columns) if record[columns[number]] is not None]
+    if numbers and not found:
+        first = columns[numbers[0]]
+        if numbers != [*range(numbers[0], numbers[0] + len(numbers))] or numbers[0] > 1:
+            raise Refusal(place.where, first, "columns of images have a gap", ", ".join(columns[n] for n in numbers))
+        found.append((first, [record[columns[number]] for number in numbers]))
+    return found
+
+
+def image_columns(record: Mapping[str, Any]) -> set[str]:
+    """The names of the fields of pictures."""
+    return {name for name in record if name in IMAGES or _NUMBERED.fullmatch(name)}
 
 
 def pictures_of(values: Any, field: str, place: Place, context: Context) -> list[Picture]:
     """The pictures of a field that holds one or a list. Raises Refusal."""
-    values = values if isinstance(values, list) else [values]
-    values = [value for value in values if value is not None]
-    if not values:
+    values = picture_values.listed(values)
+    if not values or values == [None]:
         raise Refusal(place.where, field or "image", "missing: no image is named, and a sample has at least one")
     found: list[Picture] = []
     for value in values:
-        if isinstance(value, str) and value.lower().endswith(_FILMS):
+        if isinstance(value, str) and value.lower().endswith(_MOVIES):
             raise Refusal(place.where, field, "a video file; give its frames as images", quoted(value))
         found.append(context.look(value, place, field))
     return found
+
+
+def first_pictures(
+    fields: Sequence[tuple[str, list[Any]]], place: Place, context: Context
+) -> tuple[str, list[Picture]]:
+    """(field, pictures) of the first field whose files are there. Raises the Refusal of the first one."""
+    first: Refusal | None = None
+    for name, values in fields or [("", [])]:
+        try:
+            found = pictures_of(values, name, place, context)
+        except Refusal as refusal:
+            first = first or refusal
+            if MISSING not in str(refusal):
+                raise first from None
+            continue
+        if first:
+            context.notes[f"pictures taken from {name}, since those of {fields[0][0]} are not there"] += 1
+        return name, found
+    assert first is not None
+    raise first
 
 
 def identity(value: Any, place: Place) -> str:

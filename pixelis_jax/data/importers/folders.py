@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pixelis_jax.data.importers import answers
+from pixelis_jax.answers import text as texts
+from pixelis_jax.answers.choices import LETTERS
+from pixelis_jax.data.importers import choices, marks, questions
+from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, leftovers, quoted
+from pixelis_jax.data.importers.choices import Choices
 from pixelis_jax.data.importers.fields import base_record, pictures_of, placed
+from pixelis_jax.data.importers.questions import Seen
 from pixelis_jax.data.pixelsearch.address import generator
 from pixelis_jax.tools.base import BBOX, check_value
+from pixelis_jax.types import UserError
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _LARGEST = 2**24  # bytes of a JSON file about one image
@@ -43,8 +49,8 @@ def is_pair(file: Path) -> bool:
     return isinstance(value, dict) and {"question", "options"} <= value.keys()
 
 
-def convert(record: Record, place: Place, context: Context) -> Record:
-    """A record in our form. Raises Refusal."""
+def convert(record: Record, place: Place, context: Context) -> list[Record | UserError]:
+    """The one record in our form. Raises Refusal."""
     if "question" not in record:
         raise Refusal(place.where, "question", "missing")
     category = place.file.parent.name
@@ -52,22 +58,24 @@ def convert(record: Record, place: Place, context: Context) -> Record:
     used = {FILE, "question", "options", "bbox", "target_object", "category"}
     made = base_record({"category": category, **record}, place, context, used)
     made["provenance"]["original_sample_id"] = name
-    options = answers.choices_of(record.get("options"), place, "options")
-    if len(set(options)) != len(options) or len(options) < 2:
+    options = choices.of_value(record.get("options"), place, "options").texts
+    if len({texts.key(option) for option in options}) != len(options):
         raise Refusal(place.where, "options", "must be at least two, and all different")
     shuffled = shuffle(options, name)
     question = record["question"]
     if not isinstance(question, str) or not question.strip():
         raise Refusal(place.where, "question", "missing or empty")
     pictures = pictures_of(record[FILE], "image", place, context)
-    letter = answers.LETTERS[shuffled.index(options[0])]
-    made.update(placed(pictures, is_video=False), trajectory=[])
-    made.update(question=answers.with_choices(question.strip(), shuffled), choices=shuffled)
-    made.update(answer=letter, answer_type="choice")
+    marks.check_count([question, *options], len(pictures), place, "question")
+    asked = Asked(question, [LETTERS[shuffled.index(options[0])]], Choices(tuple(shuffled)), "choice")
+    typed = questions.typed(asked, Seen(pictures), place, context)
+    made["metadata"] |= typed.pop("metadata")
+    made.update(typed, trajectory=[])
+    made.update(placed(pictures, is_video=False))
     made["metadata"].update({"category": category, **_targets(record, pictures[0].size, place)})
     if more := leftovers(record, used):
         made["metadata"]["other_fields"] = more
-    return made
+    return [made]
 
 
 def shuffle(options: Sequence[str], name: str) -> list[str]:

@@ -17,8 +17,9 @@ from typing import IO, Any
 
 from pixelis_jax import __version__
 from pixelis_jax.data import cota
-from pixelis_jax.data.importers import FORMATS, prompts
+from pixelis_jax.data.importers import FORMATS, marks, prompts
 from pixelis_jax.data.importers.base import Context, Options, Place, Record, Refusal, kind_of, quoted
+from pixelis_jax.data.importers.numbering import Numbering
 from pixelis_jax.data.importers.pictures import Picture, Pictures
 from pixelis_jax.data.importers.sources import SAMPLES, Source, check_packages, discover, read
 from pixelis_jax.metrics.files import atomic_write, explain_full_disk
@@ -34,11 +35,13 @@ class Counts:
     """What an import has met so far."""
 
     records: int = 0
+    read: int = 0  # records that gave at least one sample
     samples: int = 0
     formats: Counter[str] = dataclasses.field(default_factory=Counter)
     kinds: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
     notes: Counter[str] = dataclasses.field(default_factory=Counter)
-    refused: Counter[str] = dataclasses.field(default_factory=Counter)
+    refused: Counter[str] = dataclasses.field(default_factory=Counter)  # records
+    questions: Counter[str] = dataclasses.field(default_factory=Counter)  # refused ones of records that were read
     first: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -67,6 +70,8 @@ class Import:
         root = self.source if self.source.is_dir() else self.source.parent
         keep = {"check": self.options.check_images, "keep_paths": self.options.keep_paths}
         self.pictures = Pictures(self.out, root, image_root=self.options.image_root, **keep)
+        containers = {source.path: source for source in self.sources}
+        self.numbering = Numbering(self.options.answer_index, lambda file: read(containers[file]))
         self.pictures.close()  # what a killed import has left
         try:
             self._write()
@@ -122,7 +127,7 @@ class Import:
         part = self.out / (REFUSED + ".part")
         with explain_full_disk(self.out / SAMPLES), part.open("w", encoding="utf-8") as self._refusals:
             cota.write_jsonl(self.out / SAMPLES, self._samples())
-        if self.counts.refused:
+        if self.counts.refused or self.counts.questions:
             part.replace(self.out / REFUSED)
         else:
             part.unlink()
@@ -142,10 +147,11 @@ class Import:
         c = self.counts
         return {
             "version": __version__,
-            **{"records": c.records, "samples": c.samples, "images": len(self.pictures.kept)},
+            **{"records": c.records, "read": c.read, "samples": c.samples, "images": len(self.pictures.kept)},
             **{"formats": dict(sorted(c.formats.items())), "notes": dict(sorted((+c.notes).items()))},
             **{name: dict(sorted(counter.items())) for name, counter in sorted(c.kinds.items())},
             "refused": {"total": c.refused.total(), "reasons": dict(c.refused.most_common())},
+            **({"refused_questions": dict(c.questions.most_common())} if c.questions else {}),
             "left_aside": [self._short(path) for path in self.aside],
         }
 
@@ -155,12 +161,7 @@ class Import:
             before = self.counts.records
             for where, value in read(source):
                 self.counts.records += 1
-                try:
-                    if isinstance(value, UserError):
-                        raise value
-                    yield self._sample(value, Place(where, source.path, source.split))
-                except UserError as error:
-                    self._refuse(error, where)
+                yield from self._record(value, Place(where, source.path, source.split))
             self.counts.notes["files without a record"] += self.counts.records == before
         if not self.counts.samples:
             if not self.counts.records:
@@ -168,18 +169,58 @@ class Import:
             told = f"all {self.counts.records} records are refused, the first one: {self.counts.first[0]}"
             raise UserError(f"{self.source}: no sample could be imported; {told}")
 
-    def _refuse(self, error: UserError, where: str) -> None:
+    def _refuse(self, error: UserError, where: str, counter: Counter[str]) -> None:
         if self.options.strict:
             raise error
         assert self._refusals is not None
-        self.counts.refused[kind_of(error, where)] += 1
+        counter[kind_of(error, where)] += 1
         line = " ".join(str(error).split())
         self._refusals.write(line + "\n")
         if len(self.counts.first) < FIRST:
             self.counts.first.append(line)
 
-    def _sample(self, record: Any, place: Place) -> cota.Sample:
-        """The sample of a record, its pictures kept. Raises UserError."""
+    def _record(self, value: Any, place: Place) -> Iterator[cota.Sample]:
+        """The samples of a record: one for each of its questions that can be read; counts it as read or refused.
+
+        A record of several questions all of which are refused is one refusal, the first question's.
+        """
+        try:
+            if isinstance(value, UserError):
+                raise value
+            name, made, used, notes = self._converted(value, place)
+        except UserError as error:
+            self._refuse(error, place.where, self.counts.refused)
+            return
+        samples, errors = [], []
+        try:
+            for number, record in enumerate(made, 1):
+                where = place.where if len(made) == 1 else place.part(number).where
+                try:
+                    if isinstance(record, UserError):
+                        raise record
+                    samples.append(self._sample(record, name, where))
+                except UserError as error:
+                    errors.append((error, where))
+            if samples:
+                for picture in used:
+                    if any(picture.name in sample.image_paths for sample in samples):
+                        self.pictures.keep(picture)
+        finally:
+            for picture in used:
+                self.pictures.release(picture)
+        if not samples:
+            self._refuse(*errors[0], self.counts.refused)
+            return
+        for item in errors:
+            self._refuse(*item, self.counts.questions)
+        self.counts.read += 1
+        self.counts.notes += notes
+        for sample in samples:
+            self._count(sample, name)
+            yield sample
+
+    def _converted(self, record: Any, place: Place) -> tuple[str, list[Any], list[Picture], Counter[str]]:
+        """(format, records in our form or refusals, pictures that were looked at, notes). Raises UserError."""
         if not isinstance(record, dict):
             raise Refusal(place.where, "record", "must be a JSON object")
         if all(value is None for value in record.values()):
@@ -192,28 +233,28 @@ class Import:
             used.append(self.pictures.look(value, place, field))
             return used[-1]
 
+        context = Context(self.options, look, notes, self.numbering)
         try:
-            context = Context(self.options, look, notes)
-            made = FORMATS[name].convert(record, place, context)
-            sample = cota.from_record(self._with_provenance(made, name), place.where)
-            try:
-                self.check(sample)
-            except UserError as error:
-                raise Refusal(place.where, "answer", "is not of its answer_type", str(error)) from None
-            if sample.sample_id in self._ids:
-                first = self._ids[sample.sample_id]
-                raise Refusal(
-                    place.where, "sample_id", "is there twice; the first one is kept", f"{sample.sample_id}, {first}"
-                )
-            for picture in used:
-                self.pictures.keep(picture)
-        except RecursionError:
-            raise Refusal(place.where, "record", "is nested too deeply") from None
-        finally:
+            return name, FORMATS[name].convert(record, place, context), used, notes
+        except BaseException as error:
             for picture in used:
                 self.pictures.release(picture)
-        self._ids[sample.sample_id] = place.where
-        self._count(sample, name, notes)
+            if isinstance(error, RecursionError):
+                raise Refusal(place.where, "record", "is nested too deeply") from None
+            raise
+
+    def _sample(self, made: Record, name: str, where: str) -> cota.Sample:
+        """The sample of a record in our form, checked. Raises UserError."""
+        sample = cota.from_record(self._with_provenance(made, name), where)
+        _refuse_marks(sample, where)
+        try:
+            self.check(sample)
+        except UserError as error:
+            raise Refusal(where, "answer", "is not of its answer_type", str(error)) from None
+        if sample.sample_id in self._ids:
+            first = self._ids[sample.sample_id]
+            raise Refusal(where, "sample_id", "is there twice; the first one is kept", f"{sample.sample_id}, {first}")
+        self._ids[sample.sample_id] = where
         return sample
 
     def _format(self, record: Record, place: Place) -> str:
@@ -223,9 +264,7 @@ class Import:
             if form.fits(record):
                 return name
         if prompts.is_unanswered(record):
-            if self.options.unanswered:
-                return "prompts"
-            raise Refusal(place.where, "answer", "missing or empty; a question needs one, or --unanswered")
+            return "prompts"
         raise Refusal(place.where, "record", "has the fields of no format that is known", quoted(", ".join(record)))
 
     def _with_provenance(self, made: Record, name: str) -> Record:
@@ -240,14 +279,26 @@ class Import:
             }
         return made
 
-    def _count(self, sample: cota.Sample, name: str, notes: Counter[str]) -> None:
+    def _count(self, sample: cota.Sample, name: str) -> None:
         c = self.counts
         c.samples += 1
         c.formats[name] += 1
-        c.notes += notes
         for field in ("task_type", "sample_type", "answer_type"):
             c.kinds.setdefault(f"{field}s", Counter())[str(getattr(sample, field))] += 1
         c.kinds.setdefault("steps", Counter())[str(len(sample.trajectory))] += 1
+
+
+def _refuse_marks(sample: cota.Sample, where: str) -> None:
+    """Raises Refusal for a sample in whose words a mark of another system is left, whatever its format."""
+    accepted = [str(answer) for answer in sample.metadata.get("answers", ())]
+    thoughts = [step.thought for step in sample.trajectory if step.thought]
+    for field, words in (
+        ("question", [sample.question]),
+        ("choices", sample.choices),
+        ("answer", [sample.answer, sample.ground_truth, *accepted]),
+        ("thought", thoughts),
+    ):
+        marks.refuse_left(words, Place(where, Path()), field)
 
 
 def _difference(before: Any, now: Record) -> str:

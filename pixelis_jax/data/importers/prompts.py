@@ -3,77 +3,120 @@
 from typing import Any
 
 from pixelis_jax.data.cota import UNANSWERED
-from pixelis_jax.data.importers import answers, conversations
+from pixelis_jax.data.importers import answers, calls, choices, gold, marks, messages, objects, questions, turns
+from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, leftovers, quoted
-from pixelis_jax.data.importers.fields import IMAGES, base_record, pictures_of, placed
+from pixelis_jax.data.importers.choices import Choices
+from pixelis_jax.data.importers.fields import FILMS, base_record, first_pictures, image_columns, images_of, placed
+from pixelis_jax.data.importers.questions import Seen
+from pixelis_jax.types import UserError
 
-QUESTIONS = ("question", "problem", "query", "prompt", "text", *conversations.MESSAGES)
-REWARD = "reward_model"  # verl's: {"ground_truth": ...}
+QUESTIONS = (*messages.ASKED, *messages.MESSAGES)
 
 
 def fits(record: Record) -> bool:
     """Whether there is a question and something that may be its answer."""
-    return bool(first_of(record, QUESTIONS)[0] and (first_of(record, answers.ANSWER_NAMES)[0] or record.get(REWARD)))
+    return bool(first_of(record, QUESTIONS)[0]) and gold.answer_of(record)[0] != ""
 
 
 def is_unanswered(record: Record) -> bool:
     """Whether there is a question, and nothing, or an empty text or list, in the place of its answer."""
-    _, given = _answer(record)
-    empty = given is None or given == [] or (isinstance(given, str) and not given.strip())
-    return bool(first_of(record, QUESTIONS)[0]) and empty
+    return bool(first_of(record, QUESTIONS)[0]) and gold.is_empty(gold.answer_of(record)[1])
 
 
-def convert(record: Record, place: Place, context: Context) -> Record:
-    """A record in our form, with an empty trajectory. Raises Refusal."""
-    name, asked = first_of(record, QUESTIONS)
-    question, parts = _question(asked, name or "question", place)
-    answer_name, given = _answer(record)
-    unanswered = context.options.unanswered and is_unanswered(record)
+def convert(record: Record, place: Place, context: Context) -> list[Record | UserError]:
+    """The one record in our form, with an empty trajectory. Raises Refusal."""
+    name, _ = first_of(record, QUESTIONS)
+    question, parts, tools = _question(record, name or "question", place, context)
+    answer_name, given = gold.answer_of(record)
+    unanswered = gold.is_empty(given)
+    listed, columns = choices.of_record(record, place)
+    used = {name, messages.MORE if name == "instruction" else name, answer_name.partition(".")[0], *columns}
+    used |= {"is_video", "answer_type", "tools"}
+    if unanswered:
+        refuse_unanswered(record, used, place, allowed=context.options.unanswered)
     accepted = [] if unanswered else answers.plain(given, place, answer_name)
-    choice_name, choices = first_of(record, answers.CHOICE_NAMES)
-    image_name, own = first_of(record, IMAGES)
-    values = [part for part in parts if part is not None] or own
-    used = {name, answer_name, choice_name, "is_video", "answer_type", *((image_name,) if values is own else ())}
-    made = base_record(record, place, context, used)
-    if unanswered:  # as a wrong answer, which nothing is trained to give
-        typed = answers.untyped(question, choices, place) | {"sample_type": "outcome_negative", "answer_loss": False}
-        made["metadata"][UNANSWERED] = True
-        context.notes["without an answer"] += 1
-    else:
-        typed = answers.typed(question, accepted[0], choices, place)
-    made.update(typed, trajectory=[])
-    if record.get("answer_type") is not None and not unanswered:
-        made["answer_type"] = record["answer_type"]
-    if len(accepted) > 1 and typed["answer_type"] != "choice":
-        made["metadata"]["answers"] = accepted
-    pictures = pictures_of(values, image_name or "image", place, context)
+    (question, *rest), found, images = _filled([question, *listed.texts, *accepted], record, place, used)
+    count = len(listed.texts)
+    listed, accepted = Choices(tuple(rest[:count]), listed.labels), rest[count:]
+
     is_video = record.get("is_video", False)
     if not isinstance(is_video, bool | None):
         raise Refusal(place.where, "is_video", "must be true or false", quoted(is_video))
-    made.update(placed(pictures, is_video=is_video is True or image_name in ("frames", "video")))
-    more = leftovers(record, used)
-    if more:
+    fields = images_of(record, place)
+    image_name, pictures = first_pictures(_given(parts, fields, name, place), place, context)
+    film = is_video is True or image_name in FILMS
+    marks.check_count([question, *listed.texts], len(pictures), place, name, is_video=film)
+    used |= {image_name} if len(fields) > 1 else image_columns(record)
+
+    made = base_record(record, place, context, used)
+    frame = questions.frame_of(found, context)
+    seen = Seen(pictures, film, 1, frame, images[-1] if accepted else 0, bool(images[0]))
+    typed = questions.typed(Asked(question, accepted, listed, record.get("answer_type")), seen, place, context, tools)
+    made["metadata"] |= typed.pop("metadata")
+    made.update(typed, trajectory=[])
+    made.update(placed(pictures, is_video=film))
+    if unanswered:  # as a wrong answer, which nothing is trained to give
+        made.update(sample_type="outcome_negative", answer_loss=False)
+        made["metadata"][UNANSWERED] = True
+        context.notes["without an answer"] += 1
+    if more := leftovers(record, used):
         made["metadata"]["other_fields"] = more
-    return made
+    return [made]
 
 
-def _answer(record: Record) -> tuple[str, Any]:
-    """(field, answer) of a record, with that of its reward model where it has no field of its own."""
-    name, given = first_of(record, answers.ANSWER_NAMES)
-    reward = record.get(REWARD)
-    if not name and isinstance(reward, dict):
-        return REWARD, reward.get("ground_truth")
-    return name or "answer", given
+def refuse_unanswered(record: Record, used: set[str], place: Place, *, allowed: bool) -> None:
+    """Raises Refusal for a question without an answer, unless that is allowed and no other field may hold one."""
+    if holder := gold.may_hold(record, used):
+        reason = "missing or empty, and another field may hold it: rename that to answer, or leave it out"
+        raise Refusal(place.where, "answer", reason, quoted(holder))
+    if not allowed:
+        raise Refusal(place.where, "answer", "missing or empty; a question needs one, or --unanswered")
 
 
-def _question(value: Any, field: str, place: Place) -> tuple[str, list[Any]]:
-    """(the words, the images among them) of a question that is a text or a list of messages. Raises Refusal."""
-    parts: list[Any] = []
-    if isinstance(value, list):
-        asked = [conversations.message(item, f"{field} {number}", place) for number, item in enumerate(value, 1)]
-        parts = [image for message in asked if message.role == "user" for image in message.images]
-        value = "\n".join(message.text for message in asked if message.role == "user")
-    text = answers.without_marks(value) if isinstance(value, str) else ""
-    if not text:
+def _given(
+    parts: list[Any], fields: list[tuple[str, list[Any]]], name: str, place: Place
+) -> list[tuple[str, list[Any]]]:
+    """The fields of pictures to try: the parts of messages, filled from the record's own where they are empty."""
+    if all(part is None for part in parts):
+        return fields
+    own = fields[0][1] if fields else []
+    needed = parts.count(None)
+    spare = [value for value in own[needed:] if value not in parts]
+    if needed > len(own) or spare:
+        raise Refusal(place.where, name, turns.MISMATCH, f"{len(parts)} marks and {len(own)} images")
+    waiting = iter(own)
+    return [(name, [next(waiting) if part is None else part for part in parts])]
+
+
+def _question(record: Record, field: str, place: Place, context: Context) -> tuple[str, list[Any], set[str]]:
+    """(the words, the values of their marks, defined tools) of a text or a list of messages. Raises Refusal."""
+    value = messages.instruction(record, field)
+    if not isinstance(value, list):
+        if not isinstance(value, str) or not marks.without(value).strip():
+            raise Refusal(place.where, field, "missing or empty")
+        return value, marks.paths(value), calls.declared("", record.get("tools"))[1]
+    asked = [messages.message(item, f"{field} {number}", place) for number, item in enumerate(value, 1)]
+    if any(message.role not in ("user", "system") for message in asked):
+        raise Refusal(
+            place.where, field, "end with a question; an assistant's turn in front of it is not read as a prompt"
+        )
+    system = "\n".join(message.text for message in asked if message.role == "system" and message.text.strip())
+    context.notes["system prompts left out, since the dialogue has its own"] += bool(system)
+    text = "\n".join(message.text for message in asked if message.role == "user")
+    if not marks.without(text).strip():
         raise Refusal(place.where, field, "missing or empty")
-    return text, parts
+    held = [value for message in asked if message.role == "user" for value in message.held]
+    return text, held, calls.declared(system, record.get("tools"))[1]
+
+
+def _filled(
+    texts: list[str], record: Record, place: Place, used: set[str]
+) -> tuple[list[str], objects.Objects | None, list[int]]:
+    """(texts with what their placeholders of objects stand for, the objects if there are any, pictures of boxes)."""
+    if not objects.are_in(texts) or record.get(objects.FIELD) is None:
+        return texts, None, [0] * len(texts)
+    used.add(objects.FIELD)
+    found = objects.of_record(record[objects.FIELD], place)
+    filled, images = objects.filled(texts, found, place, "question")
+    return filled, found, images

@@ -5,16 +5,24 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from pixelis_jax.data import json_lines
-from pixelis_jax.data.importers import folders, hf
-from pixelis_jax.data.importers.base import Found, Options, Refusal
+from pixelis_jax.data.importers import folders, gold, hf, messages, prompts
+from pixelis_jax.data.importers.base import Found, Options, Refusal, quoted
+from pixelis_jax.data.importers.fields import IDS, IMAGES
 from pixelis_jax.types import UserError
 
 SAMPLES = "cota.jsonl"  # what `generate` and `import` write; a folder that has it is read as that one file
 _TABLES = {".parquet": "parquet", ".arrow": "arrow"}
 _LINES = (".jsonl", ".ndjson")
 _ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+# Where an object has its records, beside what it says of them all.
+_LISTS = ("data", "annotations", "questions", "records", "rows", "examples", "items", "instances", "entries", "results")
+KNOWN_IDS = frozenset(IDS)
+KNOWN = frozenset(
+    (*prompts.QUESTIONS, *IMAGES, *gold.ANSWERS, *messages.SAID, "trajectory", "reward_model", "metadata")
+)
 _ELSEWHERE = {
     b"\x1f\x8b": "is compressed; unpack it with gunzip",
     b"PK\x03\x04": "is a zip archive; unpack it",
@@ -41,8 +49,32 @@ def _pair(path: Path) -> Iterator[Found]:
         yield where, {**value, folders.FILE: image.name} if isinstance(value, dict) else value
 
 
+def _records(path: Path) -> Iterator[Found]:
+    """The records of a JSON file; an object that holds them by id, or in a list of its own, is opened."""
+    for where, value in json_lines.iter_values(path):
+        yield from _opened(where, value)
+
+
+def _opened(where: str, value: Any) -> Iterator[Found]:
+    """The records inside an object that is none itself; the value as it is where it is one."""
+    if not isinstance(value, dict) or not value or not KNOWN.isdisjoint(value):
+        yield where, value
+        return
+    lists = [name for name in _LISTS if isinstance(value.get(name), list) and value[name]]
+    if len(lists) == 1:
+        yield from ((f"{where}: {lists[0]} {number}", item) for number, item in enumerate(value[lists[0]], 1))
+        return
+    objects = sum(isinstance(item, dict) for item in value.values())
+    if 2 * objects <= len(value) or any(isinstance(item, list) for item in value.values()):
+        yield where, value
+        return
+    for name, item in value.items():
+        told = f"{where.removesuffix(': sample 1')}: key {quoted(name)}"
+        yield told, {"id": name, **item} if isinstance(item, dict) and KNOWN_IDS.isdisjoint(item) else item
+
+
 READERS: dict[str, Callable[[Path], Iterator[Found]]] = {
-    "json": json_lines.iter_values,
+    "json": _records,
     "parquet": hf.parquet,
     "arrow": hf.arrow,
     "pair": _pair,

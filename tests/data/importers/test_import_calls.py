@@ -32,9 +32,10 @@ def definition(words, name="crop_image"):
 )
 def test_the_frame_is_what_the_definition_says(words, frame):
     system = "Help.\n<tools>\n" + json.dumps(definition(words)) + "\n" + json.dumps(definition("?", "b")) + "\n</tools>"
-    assert calls.declared(system, None) == ({} if frame is None else {"crop_image": frame})
+    frames, names = calls.declared(system, None)
+    assert frames == ({} if frame is None else {"crop_image": frame}) and names == {"crop_image", "b"}
     assert calls.declared("", [definition(words)]) == calls.declared("", json.dumps([definition(words)]))
-    assert calls.declared("", [definition(words)]) == calls.declared(system, None)
+    assert calls.declared("", [definition(words)])[0] == frames
 
 
 def test_the_option_is_above_the_definition_and_the_definition_above_the_name():

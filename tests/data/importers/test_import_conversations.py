@@ -69,7 +69,8 @@ def test_its_dialogue_runs_with_the_real_tools(bring):
 
 def sharegpt(*values, **more):
     talk = [{"from": ("human", "gpt")[i % 2], "value": value} for i, value in enumerate(values)]
-    return {"id": 7, "images": ["a.png", "crop.png"], "conversations": talk, **more}
+    crops = sum("tool_call" in value for value in values) and ["crop.png"]
+    return {"id": 7, "images": ["a.png", *(crops or [])], "conversations": talk, **more}
 
 
 NORMALISED = call([0.5, 0.1, 0.9, 0.6], name="crop_image_normalized")
@@ -163,20 +164,23 @@ LONG = [text for i in range(6) for text in (f"Step {i}. {NORMALISED}", "<image>"
     ("record", "told"),
     [
         (sharegpt("<image>What?", NORMALISED), "messages: end with a tool call and without an answer"),
-        (sharegpt("<image>What?", "red", "And now?", "blue"), "messages: go on after an answer"),
+        (sharegpt("<image>What?", "red") | {"images": ["a.png", "b.png"]}, "(1 <image> marks and 2 images)"),
         (sharegpt("What?"), "answer: missing or empty; a question needs one"),
         (sharegpt("<image>What?", "A long\nstory"), "answer: the last message marks no answer"),
         (sharegpt("<image>What?", "x <answer></answer>"), "answer: missing or empty"),
         (sharegpt("<image>What?", "\\boxed{}"), "answer: missing or empty"),
         (sharegpt("<image>What?", "", answer=None), "answer: missing or empty"),
         (sharegpt("<image>What?", "red", answer=""), "answer: missing or empty"),
-        (sharegpt("<image><image><image>What?", "red"), "messages: 3 <image> marks and 2 images"),
+        (sharegpt("<image><image><image>What?", "red"), "(3 <image> marks and 1 images)"),
         (sharegpt("<image>", "red"), "question: missing or empty"),
         (sharegpt("<image>What?", f"{NORMALISED}<answer>red</answer>"), "messages: <answer> stands inside a thought"),
         (sharegpt("<image>What?", f"<answer>red</answer>{NORMALISED}", "<image>", "red"), "stands inside a thought"),
         (sharegpt("<image>What?", NORMALISED, "Error: no", "\\boxed{x}"), "a call failed there"),
         (sharegpt("<image>What?", NORMALISED, "<image><image>", "\\boxed{x}"), "2 images come back for 1 calls"),
-        (sharegpt("<image>What?", *LONG, "\\boxed{x}"), "trajectory: 13 steps; at most 10 are read"),
+        (
+            sharegpt("<image>What?", *LONG, "\\boxed{x}") | {"images": ["a.png"]},
+            "trajectory: 13 steps; at most 10 are read",
+        ),
         (sharegpt("<image>What?", call([0, 0, 1, 1]), "<image>", "\\boxed{x}"), "declared nowhere"),
         ({"messages": [], "answer": "x"}, "messages: missing or empty"),
         ({"messages": [{"role": "assistant", "content": "x"}], "image": "a.png"}, "must begin with a user's message"),

@@ -99,7 +99,7 @@ def test_frames_and_bytes(bring, data):
         ({"is_video": "yes"}, "is_video: must be true or false"),
         ({"choices": ["x", "y"]}, "answer: names none of the choices"),
         ({"choices": ["x", 3, None]}, "choices: must be a list of texts"),
-        ({"answer_type": "guess"}, "answer_type: unknown 'guess'"),
+        ({"answer_type": "guess"}, "answer_type: unknown; use one of choice, exact"),
         ({"tolerance": -1}, "tolerance: must be a number of at least 0"),
         ({"extra": 1e999}, "metadata: has a number that is not finite"),
         ({"extra": [[[[1]]]] * 3, "metadata": "\udfff"}, "metadata: has half of a surrogate pair"),

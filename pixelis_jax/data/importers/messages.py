@@ -1,0 +1,217 @@
+"""Dialogues as other data write them, in one form: messages with roles, pairs of question and answer, histories."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pixelis_jax.data.importers import marks
+from pixelis_jax.data.importers.base import Place, Record, Refusal, first_of, quoted
+
+MESSAGES = (
+    "message_list",
+    "messages",
+    "conversations",
+    "conversation",
+    "texts",
+    "dialogue",
+    "dialog",
+    "qa_pairs",
+    "qas",
+)
+ASKED = ("question", "problem", "query", "prompt", "text", "instruction", "user_prompt")
+MORE = "input"  # behind Alpaca's instruction
+SAID = ("response", "output", "completion", "model_output")  # what an assistant says, reasoning and all
+HISTORY = "history"
+_ROLES = {
+    **{"system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant"},
+    **{"gpt": "assistant", "model": "assistant", "bot": "assistant", "ai": "assistant", "chatgpt": "assistant"},
+    **{"function_call": "call", "tool_call": "call", "tool_calls": "call", "tool": "result", "observation": "result"},
+    **{"function": "result", "ipython": "result", "tool_response": "result", "tool_result": "result"},
+    **{"function_response": "result", "environment": "result"},
+}
+# Keys of an object that is a question with its answer.
+_PAIRS = (
+    *(("user", "assistant"), ("human", "gpt"), ("human", "assistant"), ("question", "answer"), ("query", "response")),
+    *(("input", "output"), ("prompt", "response"), ("prompt", "completion"), ("instruction", "output")),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """One message: `held` has a value for each mark of a picture without a number, None where the mark has none.
+
+    `box_image` is the picture, from 1, of the last box that a placeholder of the text stood for; 0 without one.
+    """
+
+    role: str
+    text: str
+    held: list[Any]
+    calls: list[Record]
+    is_video: bool = False
+    box_image: int = 0
+
+    def replaced(self, text: str, box_image: int) -> "Message":
+        """The same message with another text."""
+        return dataclasses.replace(self, text=text, box_image=box_image)
+
+
+def role_of(item: Any) -> str | None:
+    """What a message is in our words; None where that is not known."""
+    role = first_of(item, ("role", "from", "speaker"))[1] if isinstance(item, dict) else None
+    return _ROLES.get(role.strip().lower()) if isinstance(role, str) else None
+
+
+def find(record: Mapping[str, Any]) -> tuple[str, list[Any], set[str]]:
+    """(field, its messages, fields that were read) of a record that holds a dialogue; "" where there is none."""
+    name, value = first_of(record, MESSAGES)
+    value = _unpacked(value)
+    if isinstance(value, list) and _has_assistant(value):
+        return name, _spread(value), {name}
+    asked, question = first_of(record, ASKED)
+    said, response = first_of(record, SAID)
+    history = _unpacked(record.get(HISTORY))
+    history = history if isinstance(history, list) else []
+    if asked and said and not _is_empty(response):
+        before = question if isinstance(question, list) else [{"role": "user", "content": instruction(record, asked)}]
+        behind = response if isinstance(response, list) else [{"role": "assistant", "content": response}]
+        return asked, [*_spread(history), *before, *behind], {asked, said, HISTORY, MORE}
+    if isinstance(question, list) and _has_assistant(question):
+        return asked, question, {asked}
+    return "", [], set()
+
+
+def instruction(record: Mapping[str, Any], name: str) -> Any:
+    """The question field; an instruction with the input that stands behind it."""
+    value, more = record.get(name), record.get(MORE)
+    if name == "instruction" and isinstance(value, str) and isinstance(more, str) and more.strip():
+        return f"{value.rstrip()}\n{more.strip()}"
+    return value
+
+
+def _has_assistant(value: Sequence[Any]) -> bool:
+    return any(role_of(item) in ("assistant", "call") or _pair(item) for item in value)
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value == [] or (isinstance(value, str) and not value.strip())
+
+
+def _unpacked(value: Any) -> Any:
+    """A list that a field has as the text of its JSON."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _pair(item: Any) -> tuple[Any, Any] | None:
+    """(question, answer) of an object or a list that is both; None for anything else."""
+    if isinstance(item, list) and len(item) == 2 and all(isinstance(part, str) for part in item):
+        return item[0], item[1]
+    if not isinstance(item, dict) or "role" in item or "from" in item:
+        return None
+    names = next((pair for pair in _PAIRS if all(item.get(name) is not None for name in pair)), None)
+    return (item[names[0]], item[names[1]]) if names else None
+
+
+def _spread(value: Sequence[Any]) -> list[Any]:
+    """Messages, with two in the place of each pair."""
+    found: list[Any] = []
+    for item in value:
+        pair = _pair(item)
+        if pair and isinstance(item, dict) and isinstance(item.get("system"), str) and item["system"].strip():
+            found.append({"role": "system", "content": item["system"]})
+        found += zip_roles(pair) if pair else [item]
+    return found
+
+
+def zip_roles(pair: tuple[Any, Any]) -> list[Record]:
+    """A question and its answer as messages."""
+    return [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
+
+
+def message(item: Any, field: str, place: Place) -> Message:
+    """The message of a JSON object; `field` names it in errors. Raises Refusal."""
+    if not isinstance(item, dict):
+        raise Refusal(place.where, field, "must be a JSON object", quoted(item))
+    kind = role_of(item)
+    if kind is None:
+        raise Refusal(place.where, field, "unknown role", quoted(first_of(item, ("role", "from", "speaker"))[1]))
+    text, held, is_video = _content(first_of(item, ("content", "value", "text"))[1], field, place)
+    listed = item.get("tool_calls")
+    if not isinstance(listed, list | None):
+        raise Refusal(place.where, field, "tool_calls must be a list", quoted(listed))
+    made = [_function(call, field, place) for call in listed or []]
+    if kind == "call":
+        text = text if "<tool_call>" in text else f"<tool_call>{text}</tool_call>"
+    elif kind != "assistant" and made:
+        raise Refusal(place.where, field, "only an assistant calls tools")
+    role = "assistant" if kind == "call" else kind
+    return Message(role, marks.without_ends(text), held, made, is_video)
+
+
+def _function(call: Any, field: str, place: Place) -> Record:
+    """A call of the OpenAI form."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise Refusal(place.where, field, "tool_calls must hold JSON objects")
+    return {"name": function.get("name"), "arguments": function.get("arguments")}
+
+
+def _content(content: Any, field: str, place: Place) -> tuple[str, list[Any], bool]:
+    """(text, value of each mark, whether pictures are a video's frames) of a message's content. Raises Refusal.
+
+    A picture among the parts becomes a mark at its place, unless the texts have as many marks as there are pictures.
+    """
+    if content is None:
+        return "", [], False
+    if isinstance(content, str):
+        return content, marks.paths(content), False
+    if isinstance(content, dict):
+        content = [content]
+    if not isinstance(content, list):
+        raise Refusal(place.where, field, "content must be a text or a list of parts", quoted(content))
+    pieces: list[str] = []
+    texts: list[str] = []
+    held: list[Any] = []
+    is_video = False
+    for part in content:
+        text, images, film = _part(part, field, place)
+        is_video |= film
+        held += images
+        pieces += [text] if text is not None else []
+        texts += [text] if text is not None else []
+        pieces += [marks.IMAGE] * len(images)
+    said = marks.of(texts)
+    if not held or not said:
+        joined = "\n".join(pieces)
+        return joined, held or marks.paths(joined), is_video
+    if said != len(held):
+        shown = f"{said} marks and {len(held)} images"
+        raise Refusal(place.where, field, "marks in its text and images among its parts differ in number", shown)
+    return "\n".join(texts), held, is_video
+
+
+def _part(part: Any, field: str, place: Place) -> tuple[str | None, list[Any], bool]:
+    """(text or None, pictures, whether they are frames) of one part. Raises Refusal."""
+    if isinstance(part, str):
+        return part, [], False
+    if not isinstance(part, dict):
+        raise Refusal(place.where, field, "a part must be a text or a JSON object", quoted(part))
+    text = part["text"] if isinstance(part.get("text"), str) and part["text"] else None
+    if isinstance(part.get("video"), list):
+        return text, part["video"], True
+    if part.get("video") is not None:
+        raise Refusal(place.where, field, "a video file; give its frames as images", quoted(part["video"]))
+    _, image = first_of(part, ("image", "image_url", "url", "path", "source", "data", "bytes"))
+    kind = part.get("type")
+    if image is not None and (text is None or kind in ("image", "image_url", "input_image") or "image" in part):
+        return text, [image], False
+    if kind in ("image", "image_url", "input_image"):
+        return text, [None], False
+    if text is None and isinstance(kind, str) and kind not in ("text", "input_text", "output_text"):
+        raise Refusal(place.where, field, "a part of a kind that is not read", quoted(kind))
+    return text, [], False
