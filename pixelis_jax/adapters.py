@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from pixelis_jax.checkpoints import Checkpoints
 from pixelis_jax.metrics.files import atomic_write
 from pixelis_jax.models import families, peft, policy, quantized
+from pixelis_jax.models.checkpoint_files import full_name
 from pixelis_jax.models.lora import LoraConfig
 from pixelis_jax.models.vlm import VLM
 from pixelis_jax.tools import TOOLS
@@ -68,7 +69,8 @@ def recorded(directory: Path) -> Recorded:
         return Recorded(directory, base, _sections(config, directory / RUN), lora)
     config, settings = peft.read_config(directory), settings_of(directory)
     lora = {"rank": config["r"], "alpha": float(config["lora_alpha"]), "rslora": bool(config.get("use_rslora"))}
-    return Recorded(directory, config.get("base_model_name_or_path") or "", settings, lora | settings.get("lora", {}))
+    base = _in_full(config.get("base_model_name_or_path") or "")
+    return Recorded(directory, base, settings, lora | settings.get("lora", {}))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,15 +106,37 @@ def _located(directory: Path) -> Path:
     directory = BUNDLED.get(str(directory), Path(os.path.expanduser(directory)))
     if (directory / RUN).is_file() or (directory / peft.CONFIG).is_file():
         return directory
+    raise UserError(_no_adapter(directory))
+
+
+def _no_adapter(directory: Path) -> str:
+    """Why a folder is no adapter, and which one to take, such as the last checkpoint in a Trainer's output."""
+    if not directory.is_dir():
+        return f"{directory} is no folder; give the --workdir of a training run, or a PEFT directory"
+    inside = [folder.name for folder in directory.iterdir() if (folder / peft.CONFIG).is_file()]
+    if inside:
+        last = max(inside, key=_number_in)
+        others = f" (the last of {len(inside)})" if len(inside) > 1 else ""
+        return f"{directory} is no adapter, but holds {last}{others}, which is one; give {directory / last}"
+    if (directory / peft.WEIGHTS).is_file() or (directory / "adapter_model.bin").is_file():
+        return f"{directory} has the weights of an adapter and no {peft.CONFIG}; copy it there, too"
+    remedy = "to train from it, set --config.model.name to it and leave --config.init_from empty"
     if (directory / "config.json").is_file():
-        raise UserError(
-            f"{directory} is a whole model and no adapter; to train from it, set --config.model.name to it and leave"
-            " --config.init_from empty"
-        )
-    reason = (
-        f"has neither {RUN} (a workdir) nor {peft.CONFIG} (a PEFT directory)" if directory.is_dir() else "is no folder"
+        return f"{directory} is a whole model and no adapter; {remedy}"
+    models = [folder.name for folder in directory.iterdir() if (folder / "config.json").is_file()]
+    if models:
+        whole = str(directory / max(models, key=_number_in))
+        return f"{directory} is no adapter, and {whole} is a whole model; {remedy.replace('it', whole, 1)}"
+    return (
+        f"{directory} has neither {RUN} (a workdir) nor {peft.CONFIG} (a PEFT directory); give the --workdir of a"
+        " training run"
     )
-    raise UserError(f"{directory} {reason}; give the --workdir of a training run")
+
+
+def _number_in(name: str) -> tuple[int, str]:
+    """Sort key: `checkpoint-100` comes after `checkpoint-20`."""
+    digits = "".join(filter(str.isdecimal, name))
+    return int(digits or -1), name
 
 
 def settings_of(directory: Path) -> dict[str, dict[str, Any]]:
@@ -175,8 +199,9 @@ def _abstract(name: str) -> PyTree:
 
 
 def _from_peft(directory: Path, base_name: str | None, moved: bool) -> Trained:
-    recorded = peft.read_config(directory).get("base_model_name_or_path")
-    name = base_name or recorded
+    recorded: str = peft.read_config(directory).get("base_model_name_or_path") or ""
+    fewer_bits = _in_full(recorded) != recorded
+    name = base_name or _in_full(recorded)
     if not name:
         raise UserError(f"{directory / peft.CONFIG} names no base model; give it with --model=DIR")
     if recorded and not moved and not _same_model(recorded, name):
@@ -185,17 +210,34 @@ def _from_peft(directory: Path, base_name: str | None, moved: bool) -> Trained:
                 f"the adapter {directory.name}, from which this config starts, is one of {recorded!r} and not of"
                 f" {name!r}; start without one (--config.init_from=), as configs/rft.py:qwen2_5_vl_7b does"
             )
+        if fewer_bits:
+            raise UserError(
+                f"{directory} is an adapter of {recorded!r}, of which the weights in fewer bits are not read here; if"
+                f" {name!r} is the same model in full, set base_model_name_or_path in {directory / peft.CONFIG} to"
+                f" {name!r}, else set model.name to {_in_full(recorded)!r}"
+            )
         raise UserError(
             f"{directory} is an adapter of {recorded!r} and not of {name!r}; set model.name to {recorded!r}, or, where"
             f" both are one model, base_model_name_or_path in {directory / peft.CONFIG} to {name!r}"
         )
     base = policy.resolve(name)
     adapter, lora = peft.load(directory, _abstract(name))
-    return Trained(adapter, lora, name, settings_of(directory) or settings_of(base), "a PEFT folder")
+    origin = f"a PEFT folder, trained over {recorded}" if fewer_bits else "a PEFT folder"
+    return Trained(adapter, lora, name, settings_of(directory) or settings_of(base), origin)
+
+
+def _in_full(recorded: str) -> str:
+    """The name of a base model, or that of the model in full where it is one of quantized weights and no folder."""
+    return recorded if os.path.isdir(recorded) else full_name(recorded)
 
 
 def _same_model(recorded: str, name: str) -> bool:
-    """Whether two names can mean one model: the same text or folder, or a hub's name and a folder called like it."""
+    """Whether two names can mean one model: the same text or folder, or a hub's name and a folder called like it.
+
+    A hub's name of quantized weights also means the model in full, whoever published it.
+    """
+    if _in_full(recorded) != recorded:
+        return Path(_in_full(recorded)).name.lower() == Path(name).name.lower() or recorded == name
     one, two = (os.path.realpath(os.path.expanduser(text)) for text in (recorded, name))
     unknown = recorded not in policy.BUNDLED and not os.path.isdir(one)
     return recorded == name or one == two or (unknown and Path(one).name == Path(two).name)

@@ -1,6 +1,7 @@
 """What is kept of a run beside Hugging Face's files, and which adapter goes with which base."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -182,3 +183,74 @@ def test_a_run_without_an_adapter_names_its_model(workdir: Path, tmp_path: Path)
     (run / "run.json").write_text("{}")
     with pytest.raises(UserError, match="has version None"):
         adapters.read(run)
+
+
+# Folders of other programs --------------------------------------------------------------------------------------------
+QUANTIZED = (
+    "unsloth/tiny-unsloth-bnb-4bit",
+    "unsloth/tiny-bnb-4bit",
+    "a/Tiny-4bit",
+    "Qwen/Tiny-AWQ",
+    "Qwen/tiny-GPTQ-Int4",
+    "a/tiny-FP8",
+)
+
+
+@pytest.mark.parametrize("recorded", QUANTIZED)
+def test_a_base_in_fewer_bits_stands_for_the_model_in_full(adapter: Path, model: Path, recorded: str) -> None:
+    """`model` is the folder `tiny`: the same name without its end."""
+    change(adapter / peft.CONFIG, base_model_name_or_path=recorded)
+    found = adapters.read(adapter, base_name=str(model))
+    assert found.base_name == str(model) and found.origin == f"a PEFT folder, trained over {recorded}"
+
+
+@pytest.mark.parametrize(
+    "recorded", ["unsloth/Qwen2.5-VL-3B-Instruct-unsloth-bnb-4bit", "Qwen/Qwen2.5-VL-3B-Instruct-AWQ"]
+)
+def test_the_first_advice_for_a_quantized_base_works(adapter: Path, model: Path, recorded: str) -> None:
+    change(adapter / peft.CONFIG, base_model_name_or_path=recorded)
+    with pytest.raises(UserError, match="weights in fewer bits are not read here") as caught:
+        adapters.read(adapter, base_name=str(model))
+    advice = re.search(
+        r"set base_model_name_or_path in (\S+) to '([^']+)', else set model.name to '(.+)'", str(caught.value)
+    )
+    assert advice is not None and advice[3].endswith("/Qwen2.5-VL-3B-Instruct")
+    change(Path(advice[1]), base_model_name_or_path=advice[2])
+    assert adapters.read(adapter, base_name=str(model)).base_name == str(model)
+    # The other advice: the name of the model in full goes to the hub, or to a folder of that name.
+    change(adapter / peft.CONFIG, base_model_name_or_path=recorded)
+    folder = shutil.copytree(model, adapter.parent / "Qwen2.5-VL-3B-Instruct")
+    assert adapters.read(adapter, base_name=str(folder)).base_name == str(folder)
+    with pytest.raises(UserError, match=f"model '{advice[3]}' is no directory, not in the hub's cache"):
+        adapters.read(adapter)
+
+
+def test_a_trainers_folder_names_its_last_checkpoint(adapter: Path, model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    for step in (5, 20, 100):
+        shutil.copytree(adapter, output / f"checkpoint-{step}")
+    (output / "trainer_state.json").write_text("{}")
+    with pytest.raises(UserError, match=r"holds checkpoint-100 \(the last of 3\), which is one; give (\S+)$") as caught:
+        adapters.read(output, base_name=str(model))
+    assert adapters.read(Path(str(caught.value).rpartition(" ")[2]), base_name=str(model)).base_name == str(model)
+    shutil.copy(model / "config.json", output / "config.json")
+    with pytest.raises(UserError, match="holds checkpoint-100"):
+        adapters.read(output, base_name=str(model))
+
+
+def test_an_adapter_in_a_folder_of_its_own_name(adapter: Path, model: Path, tmp_path: Path) -> None:
+    """PEFT saves any adapter but `default` into a folder below the one that it is given."""
+    shutil.copytree(adapter, tmp_path / "saved" / "my_adapter")
+    with pytest.raises(UserError, match=r"is no adapter, but holds my_adapter, which is one; give \S+saved/my_adapter"):
+        adapters.read(tmp_path / "saved", base_name=str(model))
+
+
+def test_other_folders_that_are_no_adapter(adapter: Path, model: Path, tmp_path: Path) -> None:
+    (adapter / peft.CONFIG).unlink()
+    with pytest.raises(UserError, match=r"has the weights of an adapter and no adapter_config\.json"):
+        adapters.read(adapter)
+    shutil.copytree(model, tmp_path / "full" / "checkpoint-7")
+    with pytest.raises(UserError, match=r"full/checkpoint-7 is a whole model; to train from \S+/checkpoint-7, set"):
+        adapters.read(tmp_path / "full")
+    with pytest.raises(UserError, match=r"has neither run\.json"):
+        adapters.read(tmp_path)

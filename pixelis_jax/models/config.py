@@ -151,6 +151,8 @@ class ModelConfig:
     eos_token_id: int
     model_type: str = "qwen2_5_vl"
     other_eos_token_ids: tuple[int, ...] = ()  # where the file's eos_token_id is a list, those after the first
+    # What was decided while the files were read, in lines for the user; no part of what the model is.
+    notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def feature_width(self) -> int:

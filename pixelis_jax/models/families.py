@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pixelis_jax.models import preprocessor
+from pixelis_jax.models import checkpoint_files, preprocessor, tying
 from pixelis_jax.models.config import (
     VISION_THETA,
     Llama3Rope,
@@ -32,7 +32,8 @@ class Family:
 
     `own` are fields of its files beyond the common ones; `defaults` is what `transformers` takes for a missing field,
     in which None means derived from others. `prefixed` files call their parts model.visual and model.language_model.
-    `coordinates` is the frame in which its models were taught to give boxes.
+    `coordinates` is the frame in which its models were taught to give boxes. `flat` files may keep the decoder's fields
+    at the top level; `sections` stand for a missing `mrope_section`.
     """
 
     architecture: str
@@ -44,6 +45,8 @@ class Family:
     vision_act: str = ""
     prefixed: bool = False
     coordinates: str = "pixels"
+    flat: bool = False
+    sections: tuple[int, ...] = ()
 
 
 _PLAIN = {"mrope_section": None}
@@ -52,8 +55,11 @@ FAMILIES: dict[str, Family] = {
         architecture="Qwen2_5_VLForConditionalGeneration",
         rope_theta=1e6,
         fixed={},
+        defaults={"rms_norm_eps": 1e-5},
         vision=VisionConfig,
         vision_act="silu",
+        flat=True,
+        sections=(16, 24, 24),
     ),
     "qwen3_vl": Family(
         architecture="Qwen3VLForConditionalGeneration",
@@ -65,6 +71,7 @@ FAMILIES: dict[str, Family] = {
         vision_act="gelu_pytorch_tanh",
         prefixed=True,
         coordinates="norm1000",
+        sections=(24, 20, 20),
     ),
     "qwen3": Family(
         architecture="Qwen3ForCausalLM",
@@ -97,12 +104,34 @@ _SPECIAL = ("pad_token_id", "eos_token_id")
 _IGNORED = frozenset(  # fields that change nothing in a forward pass, or repeat what others say
     """
     architectures model_type torch_dtype dtype transformers_version use_cache initializer_range attention_dropout
-    bos_token_id unk_token_id sliding_window max_window_layers in_chans spatial_patch_size tokens_per_second
-    vision_token_id _name_or_path _model_name_or_path pretraining_tp transformers.js_config output_attentions
-    output_hidden_states return_dict chunk_size_feed_forward is_encoder_decoder id2label label2id problem_type
+    bos_token_id unk_token_id sep_token_id decoder_start_token_id sliding_window max_window_layers in_chans
+    spatial_patch_size tokens_per_second vision_token_id _name_or_path name_or_path _model_name_or_path _commit_hash
+    pretraining_tp transformers.js_config output_attentions output_hidden_states return_dict chunk_size_feed_forward
+    is_encoder_decoder is_decoder id2label label2id num_labels problem_type finetuning_task task_specific_params
+    tokenizer_class prefix torchscript use_bfloat16 tf_legacy_loss attn_implementation _attn_implementation
+    _attn_implementation_autoset _attn_implementation_internal unsloth_fixed unsloth_version model_name auto_map
     """.split()
 )
-_ONLY: dict[str, Any] = {"use_sliding_window": False, "rope_interleaved": False, "is_llama_config": True}
+_GENERATION = frozenset(  # how texts were to be sampled, which is `config.sampling` here
+    """
+    bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
+    encoder_repetition_penalty epsilon_cutoff eta_cutoff exponential_decay_length_penalty forced_bos_token_id
+    forced_eos_token_id length_penalty max_length max_new_tokens min_length min_p no_repeat_ngram_size num_beam_groups
+    num_beams num_return_sequences output_scores remove_invalid_values repetition_penalty return_dict_in_generate
+    suppress_tokens temperature top_k top_p typical_p
+    """.split()
+)
+_UNUSED = _IGNORED | _GENERATION
+_ONLY: dict[str, Any] = {  # fields that can have one value here; None: none, or an empty one
+    "use_sliding_window": False,
+    "rope_interleaved": False,
+    "is_llama_config": True,
+    "add_cross_attention": False,
+    "tie_encoder_decoder": False,
+    "cross_attention_hidden_size": None,
+    "pruned_heads": None,
+    "per_layer_config": None,
+}
 _ROPE = ("rope_theta", "rope_scaling", "rope_parameters")
 
 
@@ -119,35 +148,66 @@ def from_json(path: Path) -> ModelConfig:
             f"{path}: model_type {model_type!r:.60} is not supported; expected {', '.join(names[:-1])} or {names[-1]}"
         )
     family = FAMILIES[model_type]
-    text, vision = dict(raw), None
-    special = {name: raw.get(name) for name in _IDS} if family.vision else {}
+    checkpoint_files.refuse_quantized(raw, path)
+    notes = ["auto_map names program code of the checkpoint's own, which is not run"] if raw.get("auto_map") else []
+    vision, special = None, {name: raw.get(name) for name in _IDS} if family.vision else {}
     if family.vision:
         vision = _vision(family.vision, family.vision_act, group(raw, "vision_config", path), path)
-        # Files before transformers 5 keep the decoder's fields at the top level.
-        text |= group(raw, "text_config", path) if "text_config" in raw else {}
-        text = {name: value for name, value in text.items() if name not in ("text_config", "vision_config", *_IDS)}
-        text["tie_word_embeddings"] = raw.get("tie_word_embeddings", False)
+    text = _decoder_fields(family, raw, path, notes)
+    text["tie_word_embeddings"] = tying.decide(raw, path, in_text=family.flat, notes=notes)
     special |= {name: raw.get(name) or text.get(name) for name in _SPECIAL}
     special["pad_token_id"] = special["pad_token_id"] or 0
     special["eos_token_id"], *others = eos_token_ids(special["eos_token_id"], path)
     config = ModelConfig(
         vision=vision,
-        text=_text(family, text, path),
+        text=_text(family, text, path, notes),
         model_type=model_type,
         other_eos_token_ids=tuple(others),
+        notes=tuple(notes),
         **(dict.fromkeys(_IDS, -1) | {name: token_id(name, value, path) for name, value in special.items()}),
     )
     check_sizes(config, path)
     return config
 
 
-def _text(family: Family, raw: Mapping[str, Any], path: Path) -> TextConfig:
+def _decoder_fields(family: Family, raw: Mapping[str, Any], path: Path, notes: list[str]) -> dict[str, Any]:
+    """The fields of the decoder: those of `text_config`, else, in `flat` files, of the top level.
+
+    As in the reference the top level is never read beside a `text_config`; a note says where that matters.
+    """
+    outer = {name: value for name, value in raw.items() if name not in ("text_config", "vision_config", *_IDS)}
+    if not family.vision or (family.flat and "text_config" not in raw):
+        return outer
+    text = {name: value for name, value in group(raw, "text_config", path).items() if name not in _IDS}
+    decoder = {*_COMMON, *family.own, *_ROPE, *_ONLY, "layer_types", *_SPECIAL}
+    refuse_unknown(outer, decoder | _UNUSED, str(path))
+    _refuse_others(outer, path)
+    for name in ("rope_scaling", "rope_parameters"):
+        _rope_kind(family, outer.get(name) or {}, path)
+    for name in sorted(decoder.difference(_SPECIAL, (tying.FIELD,))):
+        if outer.get(name) not in (None, text.get(name)):
+            taken = (
+                f"{text[name]!r:.60} in text_config"
+                if name in text
+                else "transformers' default, as text_config has none"
+            )
+            notes.append(
+                f"{name} {outer[name]!r:.60} at the top level is not read, as in transformers; taken is {taken}"
+            )
+    return text
+
+
+def _refuse_others(raw: Mapping[str, Any], path: Path) -> None:
+    for name, only in _ONLY.items():
+        if raw.get(name, only) != only and not (only is None and not raw[name]):
+            raise UserError(f"{path}: {name}={json.dumps(raw[name]):.60} is not supported")
+
+
+def _text(family: Family, raw: Mapping[str, Any], path: Path, notes: list[str]) -> TextConfig:
     """The decoder's configuration of its fields in the file."""
     where = str(path)
-    rope, scaling = _rope(family, raw, path)
-    for name, only in _ONLY.items():
-        if raw.get(name, only) is not only:
-            raise UserError(f"{where}: {name}={json.dumps(raw[name]):.60} is not supported")
+    rope, scaling = _rope(family, raw, path, notes)
+    _refuse_others(raw, path)
     kinds = raw.get("layer_types") or []
     if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
         raise UserError(f"{where}: layer_types other than 'full_attention' are not supported")
@@ -156,7 +216,7 @@ def _text(family: Family, raw: Mapping[str, Any], path: Path) -> TextConfig:
             f"{where}: layer_types are {len(kinds)} and num_hidden_layers is {layers!r:.40}; restore the file"
         )
     honoured = {*_COMMON, *family.own}
-    refuse_unknown(raw, honoured | _IGNORED | {*_ONLY, *_ROPE, *_SPECIAL, "layer_types"}, where)
+    refuse_unknown(raw, honoured | _UNUSED | {*_ONLY, *_ROPE, *_SPECIAL, "layer_types", "head_dim"}, where)
     given = {"tie_word_embeddings": False} | {name: value for name, value in raw.items() if name in honoured}
     given |= {name: value for name, value in family.defaults.items() if given.get(name) is None}
     if given.get("num_key_value_heads", 0) is None:
@@ -170,35 +230,67 @@ def _text(family: Family, raw: Mapping[str, Any], path: Path) -> TextConfig:
         raise UserError(f"{path}: text_config.hidden_act {config.hidden_act!r} is not supported; expected 'silu'")
     if "head_dim" not in given and config.hidden_size % config.num_attention_heads:
         raise UserError(f"{path}: hidden_size must be a multiple of num_attention_heads; restore the file")
+    if "head_dim" not in family.own and raw.get("head_dim") not in (None, config.head_dim):
+        raise UserError(
+            f"{path}: head_dim {raw['head_dim']!r:.40} is not supported in this family; expected {config.head_dim},"
+            " hidden_size / num_attention_heads"
+        )
+    given_rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    sections = config.mrope_section
+    if sections and "mrope_section" not in given_rope and 2 * sum(sections) != config.head_dim:
+        raise UserError(
+            f"{path}: rope_parameters (or rope_scaling) with mrope_section is missing, and {sections}, which"
+            f" transformers takes then, is not for heads of {config.head_dim}; restore it from the original checkpoint"
+        )
     return config
 
 
-def _rope(family: Family, raw: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Llama3Rope]]:
-    """(`rope_theta` and, with images, `mrope_section`, unchecked; `rope_scaling` where there is some)."""
-    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-    sections = {"mrope_section", "mrope_interleaved"} if family.vision else set()
-    if not isinstance(rope, dict) or (family.vision and "mrope_section" not in rope):
-        what = " with mrope_section" if family.vision else ""
-        raise UserError(
-            f"{path}: rope_parameters (or rope_scaling){what} is missing; restore it from the original checkpoint"
-        )
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ("default", "mrope" if family.vision else "llama3"):
-        raise UserError(f"{path}: rope type {kind!r:.60} is not computed here; take a checkpoint without it")
+def _rope(
+    family: Family, raw: Mapping[str, Any], path: Path, notes: list[str]
+) -> tuple[dict[str, Any], dict[str, Llama3Rope]]:
+    """(`rope_theta` and, with images, `mrope_section`, unchecked; `rope_scaling` where there is some).
+
+    As the reference does: `rope_scaling` replaces `rope_parameters` as a whole; a theta that it lacks is the decoder's
+    `rope_theta`, else the family's.
+    """
+    scaled, plain = raw.get("rope_scaling") or {}, raw.get("rope_parameters") or {}
+    rope = scaled or plain
+    kind = _rope_kind(family, rope, path)
     stretch = tuple(field.name for field in dataclasses.fields(Llama3Rope)) if kind == "llama3" else ()
+    sections = {"mrope_section", "mrope_interleaved"} if family.vision else set()
     refuse_unknown(rope, {"type", "rope_type", "rope_theta", *sections, *stretch}, f"{path}: rope_parameters")
     interleaved = family.fixed.get("mrope_interleaved", False)
     if rope.get("mrope_interleaved", interleaved) is not interleaved:
         raise UserError(f"{path}: mrope_interleaved={json.dumps(not interleaved)} is not supported in this family")
     found = {"rope_theta": rope.get("rope_theta", raw.get("rope_theta", family.rope_theta))}
-    found |= {"mrope_section": rope["mrope_section"]} if family.vision else {}
+    found |= {"mrope_section": rope.get("mrope_section", list(family.sections))} if family.vision else {}
+    twice = [("rope type", kind, rope.get("type")), ("rope_theta", found["rope_theta"], raw.get("rope_theta"))]
+    if plain is not rope:
+        twice += [(name, found.get(name, rope.get(name)), value) for name, value in plain.items() if "type" not in name]
+    for name, used, other in twice:
+        if other not in (None, used) and {used, other} != {"default", "mrope"}:
+            notes.append(
+                f"{name} is given twice, as {used!r} and {other!r:.60}; taken is the first, as in transformers"
+            )
     if not stretch:
         return found, {}
     where = f"{path}: rope_parameters"
+    longest = "original_max_position_embeddings"
+    rope = {longest: raw["max_position_embeddings"]} | rope if "max_position_embeddings" in raw else rope
     scaling: Llama3Rope = take(Llama3Rope, rope, where, needed=stretch)
     if scaling.low_freq_factor >= scaling.high_freq_factor:
         raise UserError(f"{where}: low_freq_factor must be below high_freq_factor; restore the file")
     return found, {"rope_scaling": scaling}
+
+
+def _rope_kind(family: Family, rope: Any, path: Path) -> str:
+    """The type of rotary positions. UserError where it is not computed here."""
+    if not isinstance(rope, dict):
+        raise UserError(f"{path}: rope_parameters (or rope_scaling) is no JSON object; restore the file")
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ("default", "mrope" if family.vision else "llama3"):
+        raise UserError(f"{path}: rope type {kind!r:.60} is not computed here; take a checkpoint without it")
+    return str(kind)
 
 
 def _vision(cls: type[VisionBase], act: str, raw: dict[str, Any], path: Path) -> VisionBase:
@@ -209,7 +301,7 @@ def _vision(cls: type[VisionBase], act: str, raw: dict[str, Any], path: Path) ->
     if not isinstance(rope, dict) or plain | rope != plain:
         raise UserError(f"{where}.rope_parameters {json.dumps(rope):.100} are not supported")
     fields = {field.name for field in dataclasses.fields(cls)}.difference(preprocessor.STATISTICS)
-    refuse_unknown(raw, fields | _IGNORED, where)
+    refuse_unknown(raw, fields | _UNUSED, where)
     vision: VisionBase = take(cls, {"in_channels": raw.get("in_chans", 3)} | raw, where)
     if vision.hidden_act != act:
         raise UserError(f"{where}.hidden_act {vision.hidden_act!r} is not supported; expected {act!r}")

@@ -14,12 +14,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from flax import traverse_util
 from safetensors import SafetensorError, safe_open
 from safetensors import numpy as safetensors
 
 from pixelis_jax.metrics.files import atomic_write
-from pixelis_jax.models import weights
+from pixelis_jax.models import checkpoint_files, weights
 from pixelis_jax.models.config import read_object
 from pixelis_jax.models.lora import DECODER_TARGETS, LoraConfig
 from pixelis_jax.types import UserError
@@ -29,6 +30,11 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _FACTORS = {"lora_A": "a", "lora_B": "b"}
+# A key: the module, the factor, and perhaps the adapter's name, which PEFT itself leaves out.
+_KEY = re.compile(r"(.+)\.(lora_[AB])(?:\.([^.]+))?\.weight")
+# What PEFT and trainers put before a module's name, once or more.
+_WRAPPER = re.compile(r"^(base_model\.model|base_model|module|_orig_mod|_fsdp_wrapped_module|_forward_module)\.")
+_MERGE = "merge it into its base with PEFT (merge_and_unload) and give the merged model as --config.model.name"
 CONVOLUTION = "visual/patch_embed"  # PEFT gives convolutions factors of other shapes
 
 # Fields of PEFT's LoraConfig that do not change what a finished adapter computes. Every other field must be off.
@@ -106,10 +112,14 @@ def load(directory: Path, params: PyTree) -> tuple[PyTree, LoraConfig]:
     }
     rank, file = config["r"], directory / WEIGHTS
     found: dict[tuple[str, ...], Any] = {}
+    names: set[str] = set()
     for key, read in _tensors(file):
-        layer, factor = _place(key)
+        layer, factor, name = _place(key)
         if layer not in kernels:
-            raise UserError(f"{file}: key {key!r} has no linear layer in this base model; was it made for another one?")
+            raise _misplaced(file, key, layer, kernels)
+        names.add(name)
+        if len(names) > 1:
+            raise UserError(f"{file}: holds several adapters ({', '.join(sorted(names))}); save one of them alone")
         value = read()
         width, features = kernels[layer]
         wanted = (rank, width) if factor == "a" else (features, rank)
@@ -123,7 +133,8 @@ def load(directory: Path, params: PyTree) -> tuple[PyTree, LoraConfig]:
             raise UserError(f"{file}: key {key!r} stands twice, under two names; copy the file again")
         found[(*layer.split("/"), factor)] = jnp.asarray(value.T, jnp.float32)
     layers = {"/".join(path[:-1]) for path in found}
-    _check_complete(file, config, layers=_selected(directory, config, kernels), found=set(found))
+    selected = _without_frozen_vision(file, _selected(directory, config, kernels), layers)
+    _check_complete(file, config, layers=selected, found=set(found))
     lora = LoraConfig(
         rank=rank,
         alpha=float(config["lora_alpha"]),
@@ -132,6 +143,22 @@ def load(directory: Path, params: PyTree) -> tuple[PyTree, LoraConfig]:
         dropout=float(config.get("lora_dropout") or 0.0),
     )
     return traverse_util.unflatten_dict(found), lora
+
+
+def _without_frozen_vision(file: Path, selected: set[str], layers: set[str]) -> set[str]:
+    """The `selected` layers without those of the vision tower, where the file's `layers` are of the decoder only.
+
+    Names such as `gate_proj` choose both. What PEFT would make for the others does nothing: B is zero.
+    """
+    unseen = {layer for layer in selected if layer.startswith("visual/")}
+    if not unseen or not layers or any(layer.startswith("visual/") for layer in layers):
+        return selected
+    logging.warning(
+        "%s: target_modules of %s also name %d layers of the vision tower, such as %s, and the file has none of them:"
+        " it was trained on text only and is read so, as PEFT does",
+        *(file, CONFIG, len(unseen), min(unseen, key=_natural)),
+    )
+    return selected - unseen
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -148,14 +175,15 @@ def read_config(directory: Path) -> dict[str, Any]:
     if wrong := _wrong_kind(config):
         raise UserError(f"{file}: {wrong}; copy the file again")
     off = [name for name, value in config.items() if value and name not in _WITHOUT_EFFECT]
+    # Other ranks and alphas by layer, which may all be the common one.
+    same = {"rank_pattern": config["r"], "alpha_pattern": config["lora_alpha"]}
+    off = [n for n in off if not (n in same and isinstance(config[n], dict) and set(config[n].values()) == {same[n]})]
     if config.get("bias", "none") != "none":
         off.append("bias")
     if config.get("init_lora_weights", True) not in _PLAIN_INITS:
         off.append("init_lora_weights")
     if off:
-        raise UserError(
-            f"{file}: {off[0]} is {config[off[0]]!r:.60}, which this program does not compute; merge it with PEFT"
-        )
+        raise UserError(f"{file}: {off[0]} is {config[off[0]]!r:.60}, which this program does not compute; {_MERGE}")
     return config
 
 
@@ -198,24 +226,68 @@ def _names(layer: str) -> tuple[str, str]:
     return weights.prefixed(older), older
 
 
-def _place(key: str) -> tuple[str, str]:
-    """(our layer path, "a" or "b") of a PEFT key; ("", "") where it is none of ours."""
-    match = re.fullmatch(re.escape(_PREFIX) + r"(.+)\.(lora_[AB])\.weight", key)
-    target = weights.to_path(match[1] + ".weight") if match else None
-    if match is None or target is None or not target[0].endswith("/kernel"):
-        return "", ""
-    return target[0].removesuffix("/kernel"), _FACTORS[match[2]]
+def _place(key: str) -> tuple[str, str, str]:
+    """(our layer path, "a" or "b", PEFT's name of the adapter) of a key; "" each where it is none of ours."""
+    match = _KEY.fullmatch(key)
+    name = match[1] if match else ""
+    while (shorter := _WRAPPER.sub("", name)) != name:
+        name = shorter
+    # As saved from a model with a head, and from one without.
+    for candidate in (
+        f"{name}.weight",
+        f"model.{name}.weight",
+        f"{name}.weight".replace("language_model.model.", "model."),
+    ):
+        target = weights.to_path(candidate)
+        if match is not None and target is not None and target[0].endswith("/kernel"):
+            return target[0].removesuffix("/kernel"), _FACTORS[match[2]], match[3] or ""
+    return "", "", ""
 
 
 def _tensors(file: Path) -> Iterable[tuple[str, Callable[[], Any]]]:
     if not file.is_file():
+        older = file.with_suffix(".bin")
+        if older.is_file():
+            raise UserError(
+                f'{file}: not there, and {older.name} is not read; convert it with torch: python -c "import torch;'
+                " from safetensors.torch import save_file;"
+                f" t = torch.load('{older}', map_location='cpu', weights_only=True);"
+                f" save_file({{k: v.contiguous() for k, v in t.items()}}, '{file}')\""
+            )
         raise UserError(f"{file}: not there; it belongs beside {CONFIG}")
     try:
         with safe_open(file, framework="flax") as handle:
-            for key in handle.keys():  # noqa: SIM118  safe_open is no mapping
+            for key in sorted(handle.keys(), key=_natural):
                 yield key, functools.partial(handle.get_tensor, key)
     except SafetensorError as error:
-        raise UserError(f"{file}: truncated or not safetensors ({error}); copy it again") from None
+        raise checkpoint_files.unreadable(file, error) from None
+
+
+def _misplaced(file: Path, key: str, layer: str, kernels: Mapping[str, Any]) -> UserError:
+    """What to say of a key that belongs to no linear layer of the base."""
+    part = next((name for name in ("embed_tokens", "lm_head") if name in key), None)
+    if part is not None:
+        what = "the embedding" if part == "embed_tokens" else "the output matrix"
+        return UserError(
+            f"{file}: key {key!r} is of {what}, which the adapter changes too (modules_to_save, target_modules, or a"
+            f" resized vocabulary), and adapters of {part} are not read; {_MERGE}"
+        )
+    kind = key.rpartition(".")[2]
+    if "lora_magnitude_vector" in key or key.endswith(".bias"):
+        return UserError(f"{file}: key {key!r} is of DoRA or of trained biases, which are not computed here; {_MERGE}")
+    if layer.startswith("visual/") and not any(name.startswith("visual/") for name in kernels):
+        return UserError(f"{file}: key {key!r} is of a vision tower, and this base model has none; name its own base")
+    if _KEY.fullmatch(key) is None:
+        return UserError(f"{file}: key {key!r} is no factor of a LoRA ({kind}); {_MERGE}")
+    top = layer.partition("/")[0]
+    there = {int(m[1]) for name in kernels if name.startswith(top) and (m := re.search(r"_(\d+)/", name))}
+    asked = re.search(r"_(\d+)/", layer)
+    if asked and there and int(asked[1]) > max(there):
+        return UserError(
+            f"{file}: key {key!r} is of layer {asked[1]}, and this base model has layers 0 to {max(there)} there;"
+            " it was made for another base model"
+        )
+    return UserError(f"{file}: key {key!r} has no linear layer in this base model; was it made for another one?")
 
 
 def _selected(directory: Path, config: Mapping[str, Any], layers: Iterable[str]) -> set[str]:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from jax.sharding import Mesh, NamedSharding
 
 from pixelis_jax import hosts, parallel
@@ -81,6 +82,8 @@ def load(
     """
     directory = resolve(name)
     config = families.from_json(directory / "config.json")
+    for note in config.notes:
+        logging.warning("%s: %s", directory / "config.json", note)
     mesh = mesh or parallel.make_mesh(parallel.MeshShape())
     model = VLM(config, dtype=dtype, lora_scale=lora_scale, remat=config.text.num_hidden_layers > 8)
     abstract = abstract_params(model)

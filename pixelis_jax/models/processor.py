@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from pixelis_jax.models import image_processor, preprocessor
+from pixelis_jax.models import checkpoint_files, image_processor, preprocessor
 from pixelis_jax.models.config import ModelConfig, VisionConfig, eos_token_ids, read_object
 from pixelis_jax.models.families import FAMILIES
 from pixelis_jax.models.image_processor import PixelBudget, size_of
@@ -259,6 +259,7 @@ def read_tokenizer(file: Path) -> Tokenizer:
     """The tokenizer of a `tokenizer.json`. Raises UserError where it is missing or damaged."""
     if not file.is_file():
         raise UserError(f"{file}: not there; copy the checkpoint's tokenizer.json")
+    checkpoint_files.refuse_pointer(file)
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more special

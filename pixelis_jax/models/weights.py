@@ -22,17 +22,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from pixelis_jax import hosts
-from pixelis_jax.models.config import ModelConfig, read_object
+from pixelis_jax.models import checkpoint_files, tying
+from pixelis_jax.models.checkpoint_files import INDEX, WEIGHTS
+from pixelis_jax.models.config import ModelConfig
 from pixelis_jax.models.families import FAMILIES
 from pixelis_jax.types import UserError
 
 PyTree = Any
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9
 PIECE_BYTES = 1 << 28  # of a tensor, at most on the host at a time
 _SHARD = "model-{:05d}-of-{:05d}.safetensors"
-FLOATS = ("F32", "F16", "BF16")  # stored types that are read
 
 # (regular expression on the key without its prefix, our path); "T" marks a matrix stored [out, in].
 _RULES: tuple[tuple[str, str], ...] = (
@@ -112,10 +111,13 @@ def load(
     wanted = traverse_util.flatten_dict(abstract, sep="/")
     loaded: dict[str, Any] = {}
     last: tuple[Path, str] | None = None
+    tied = config.text.tie_word_embeddings
+    twice = tied and not checkpoint_files.stored_keys(directory).keys().isdisjoint(tying.EMBEDDINGS)
     for file, key, stored in _tensors(directory):
-        if key == "lm_head.weight" and config.text.tie_word_embeddings:
-            continue  # some checkpoints store the tied matrix twice
-        found = to_path(key)
+        checkpoint_files.refuse_stored(file, key, stored.get_dtype())
+        if key == tying.HEAD and twice:
+            continue  # equal to the embedding, as `tying.decide` found
+        found = ("embed_tokens", False) if key == tying.HEAD and tied else to_path(key)
         if found is None or found[0] not in wanted:
             raise UserError(f"{file}: key {key!r} has no place in this model; is config.json of the same checkpoint?")
         path, transposed = found
@@ -125,15 +127,16 @@ def load(
         shape, asked = tuple(stored.get_shape()), _stored_shape(path, target.shape, config)
         if shape != asked:
             raise UserError(f"{file}: key {key!r} has shape {shape}, the config asks for {asked}")
-        if stored.get_dtype() not in FLOATS:
-            raise UserError(f"{file}: key {key!r} is of type {stored.get_dtype()}; supported are {', '.join(FLOATS)}")
         loaded[path] = _place(stored, target, transposed)
         _finish(last, loaded, finish)  # waits for the one before: more than two under way would pile up on the host
         last = (file, path)
     _finish(last, loaded, finish)
     if missing := sorted(set(wanted) - set(loaded)):
+        remedy = "copy all shards"
+        if missing == ["lm_head"]:
+            remedy += f", or, where the head is tied to the embedding, set {tying.FIELD} to true in config.json"
         raise UserError(
-            f"{directory}: {len(missing)} weights are missing, first {from_path(missing[0])[0]!r}; copy all shards"
+            f"{directory}: {len(missing)} weights are missing, first {from_path(missing[0])[0]!r}; {remedy}"
         )
     return traverse_util.unflatten_dict(loaded, sep="/")
 
@@ -261,21 +264,9 @@ def _key(path: str, config: ModelConfig) -> str:
 
 def _tensors(directory: Path) -> Iterator[tuple[Path, str, Any]]:
     """(file, key, slices of it) of every tensor of a checkpoint directory; one file is open at a time."""
-    index = directory / INDEX
-    placed: dict[str, str] = {}
-    if index.exists():
-        shards = read_object(index).get("weight_map")
-        if not isinstance(shards, dict) or not all(isinstance(n, str) and Path(n).name == n for n in shards.values()):
-            raise UserError(f"{index}: weight_map must name a file beside it for each key; copy it again")
-        names, placed = sorted(set(shards.values())), shards
-        if (directory / WEIGHTS).exists() and WEIGHTS not in names:
-            raise UserError(f"{directory}: holds {WEIGHTS} and the shards of {INDEX}; remove what is not to be read")
-    else:
-        names = [WEIGHTS]
+    names, placed = checkpoint_files.shards(directory)
     for name in names:
         file = directory / name
-        if not file.is_file():
-            raise UserError(f"{file}: not there; the directory must hold {WEIGHTS} or all shards named by {INDEX}")
         try:
             with safe_open(file, framework="numpy") as handle:
                 keys = list(handle.keys())
@@ -287,4 +278,4 @@ def _tensors(directory: Path) -> Iterator[tuple[Path, str, Any]]:
                 with safe_open(file, framework="numpy") as handle:
                     yield file, key, handle.get_slice(key)
         except SafetensorError as error:
-            raise UserError(f"{file}: truncated or not safetensors ({error}); copy it again") from None
+            raise checkpoint_files.unreadable(file, error) from None

@@ -86,7 +86,7 @@ ROPE = TEXT["rope_parameters"]
         ({}, "model_type None is not supported"),
         (without(RAW, "text_config", "rope_parameters"), r"rope_parameters \(or rope_scaling\) with mrope_section"),
         (without(RAW, "text_config", "rope_parameters", "mrope_section"), "with mrope_section is missing"),
-        (RAW | {"rope_scaling": [1]}, "with mrope_section is missing"),
+        (RAW | {"rope_scaling": [1]}, r"rope_parameters \(or rope_scaling\) is no JSON object"),
         (without(RAW, "vision_config"), "vision_config is missing or no JSON object"),
         (RAW | {"vision_config": 3}, "vision_config is missing or no JSON object"),
         (RAW | {"text_config": None}, "text_config is missing or no JSON object"),

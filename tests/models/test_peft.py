@@ -159,7 +159,7 @@ def broken(directory: Path, how: str) -> None:
         ("config cut", "not valid JSON"),
         ("key missing", "layers_1/mlp/up_proj/b is missing"),
         ("key unknown", "side_proj.lora_B.weight' has no linear layer"),
-        ("layer too many", "layers.9.mlp.up_proj.lora_B.weight' has no linear layer"),
+        ("layer too many", "layers.9.mlp.up_proj.lora_B.weight' is of layer 9, and this base model has layers 0 to 2"),
         ("key not asked for", "do not name it"),
         ("other base", "has shape [81, 4] in place of [80, 4]; it was made for another base model"),
         ("not finite", "layers.1.mlp.up_proj.lora_B.weight' holds values that are no finite floats"),

@@ -77,7 +77,10 @@ def test_what_transformers_takes_for_missing_fields(tmp_path):
         (QWEN3_0_6B | {"layer_types": ["sliding_attention"]}, "layer_types other than 'full_attention'"),
         (QWEN3_0_6B | {"layer_types": ["full_attention"] * 2}, "layer_types are 2 and num_hidden_layers is 28"),
         (QWEN3_0_6B | {"num_experts": 8}, "field 'num_experts' is not one this program honours"),
-        (QWEN3_0_6B | {"quantization_config": {"bits": 4}}, "field 'quantization_config' is not one"),
+        (
+            QWEN3_0_6B | {"quantization_config": {"bits": 4}},
+            r"quantization_config \(None\) is of weights in fewer bits",
+        ),
         (QWEN3_0_6B | {"mlp_bias": False}, "field 'mlp_bias' is not one"),
         (QWEN3_0_6B | {"head_dim": 0}, "head_dim is 0 and must be"),
         (QWEN3_0_6B | {"head_dim": 33}, "head_dim must be even"),
