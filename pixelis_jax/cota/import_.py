@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from pixelis_jax.cota import options
 
 if TYPE_CHECKING:
+    from pixelis_jax.cota.preview import Preview
     from pixelis_jax.data.cota import Sample
     from pixelis_jax.data.importers.job import Import
 
 HELP = "read other data (CoTA dialects, tool dialogues, RL prompts, V*-style folders, parquet, Hugging Face data sets)"
+SHOWN = 3  # samples at the end of the report
 TASK_TYPES = (
     "object_counting",
     "geometric_comparison",
@@ -50,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--coordinates",
         choices=("auto", "relative", "norm1000", "pixels"),
         default="auto",
-        help="frame of the boxes in tool calls, questions and answers (default: auto, what the record says: for calls the"
-        " tool's own definition or name, for answers bbox_type, else pixels)",
+        help="frame of boxes in calls, questions and answers (default: auto, what the record says: for calls the tool's"
+        " definition or name, for answers bbox_type, else pixels)",
     )
     add(
         "--answer_type",
@@ -72,13 +74,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--keep_paths", action="store_true", help="name images where they lie instead of linking or copying them")
     unanswered = "take questions without an answer too; for RL whose reward is a majority's or your own function's"
     add("--unanswered", action="store_true", help=unanswered)
+    preview = "write N samples as the policy will see them to DIR/preview.html"
+    add("--preview", type=options.count, metavar="N", help=preview)
+    for name, area in (("min_pixels", 56 * 56), ("max_pixels", 448 * 448)):
+        about = f"area of a picture in what is shown at the end ({area}, as configs/rft.py:qwen2_5_vl_7b has it)"
+        add(f"--{name}", type=options.count, default=area, help=about)
+    add("--factor", type=options.count, default=28, help="sides are multiples of it (28; Qwen3-VL: 32)")
     add("--no_check_images", action="store_true", help="do not decode each image (quicker; damage shows up later)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Imports and reports."""
+    from pixelis_jax.cota.preview import FILE, Preview
     from pixelis_jax.data.importers.base import Options
     from pixelis_jax.data.importers.job import Import
+    from pixelis_jax.metrics.files import atomic_write
     from pixelis_jax.types import UserError
 
     for flag, value in (("--input", args.input), ("--out", args.out), ("--image_root", args.image_root)):
@@ -100,10 +110,17 @@ def run(args: argparse.Namespace) -> int:
         strict=args.strict,
         unanswered=args.unanswered,
     )
-    job = Import(args.input, args.out, options, check=check_answer)
+    budget = {name: getattr(args, name) for name in ("min_pixels", "max_pixels", "factor")}
+    shown = Preview(args.out, **budget)
+    job = Import(args.input, args.out, options, check=check_answer, shown=args.preview or SHOWN)
     job.run()
-    for line in report(job):
-        print(line)
+    lines = [*report(job), *table(job, shown)]
+    if args.preview:
+        page = shown.page(job.drawn.samples, f"{args.input}: {job.counts.samples} samples")
+        atomic_write(args.out / FILE, page)
+        lines.append(f"{args.out / FILE}: {len(job.drawn.samples)} samples with their pictures")
+    for line in lines:
+        print(line.encode("utf-8", "replace").decode())
     sys.stdout.flush()
     return 0
 
@@ -129,9 +146,9 @@ def check_answer(sample: "Sample") -> None:
 
 
 def report(job: "Import") -> Iterator[str]:
-    """Lines about what was read, how it was understood, and what was refused."""
+    """Lines about what was read, how it was understood, and the first refusals."""
     from pixelis_jax.data.importers import FORMATS
-    from pixelis_jax.data.importers.job import REFUSED, SAMPLES
+    from pixelis_jax.data.importers.job import REFUSED
 
     counts = job.counts
     containers = ", ".join(sorted({source.container for source in job.sources}))
@@ -145,11 +162,35 @@ def report(job: "Import") -> Iterator[str]:
         yield f"  {note}: {count}"
     for kind in sorted(counts.kinds):
         yield f"  {kind}: " + ", ".join(f"{name} ({count})" for name, count in sorted(counts.kinds[kind].items()))
+    if counts.first:
+        yield f"the first {len(counts.first)} refusals (all: {job.out / REFUSED}):"
+        yield from (f"  {line}" for line in counts.first)
+
+
+def table(job: "Import", shown: "Preview") -> Iterator[str]:
+    """What came of it: records read and refused, answers by type, pictures, and samples as a policy sees them."""
+    from pixelis_jax.data.importers.job import SAMPLES
+
+    counts = job.counts
     yield f"{job.out / SAMPLES}: {counts.samples} samples, {len(job.pictures.kept)} images"
-    if not counts.refused:
-        return
+    yield f"read: {counts.read} of {counts.records} records, {counts.samples} samples"
     yield f"refused: {counts.refused.total()} of {counts.records} records"
-    for reason, count in counts.refused.most_common():
-        yield f"  {count:6d}  {reason}"
-    yield f"the first {len(counts.first)} (all: {job.out / REFUSED}):"
-    yield from (f"  {line}" for line in counts.first)
+    yield from (f"  {count:6d}  {reason}" for reason, count in counts.refused.most_common())
+    if counts.questions:
+        yield f"refused questions of records that are read: {counts.questions.total()}"
+        yield from (f"  {count:6d}  {reason}" for reason, count in counts.questions.most_common())
+    yield "answers:"
+    for kind, count in counts.answers.counts.most_common():
+        yield f"  {count:6d}  {kind}: " + " | ".join(map(_line, counts.answers.examples[kind]))
+    yield "pictures of a sample:"
+    yield from (f"  {count:6d}  with {number}" for number, count in sorted(counts.pictures.items()))
+    samples = job.drawn.samples[:SHOWN]
+    yield f"{len(samples)} samples as a policy sees them ({shown.seen}; --preview=N writes a page):"
+    for sample in samples:
+        yield from (f"  {line}" for line in shown.lines(sample))
+
+
+def _line(text: str) -> str:
+    """An answer on one line, its middle left out where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:40]} ... {line[-15:]}"

@@ -152,9 +152,9 @@ def test_a_file_of_mixed_formats_is_told_apart_record_by_record(data, tmp_path, 
     assert told["sources"][0]["file"] == "x.jsonl" and len(told["sources"][0]["sha256"]) == 64
     shown = capsys.readouterr().out
     assert "refused: 7 of 12 records" in shown and f"{data / 'x.jsonl'}:6: record: has the fields of no format" in shown
-    assert shown.splitlines()[-7:] == [
-        f"  {line}" for line in (tmp_path / "out" / "refused.txt").read_text().splitlines()
-    ]
+    refusals = [f"  {line}" for line in (tmp_path / "out" / "refused.txt").read_text().splitlines()]
+    start = shown.splitlines().index(f"the first 7 refusals (all: {tmp_path / 'out' / 'refused.txt'}):")
+    assert shown.splitlines()[start + 1 : start + 8] == refusals
 
 
 def test_only_the_first_refusals_are_shown(data, tmp_path, capsys):
@@ -162,7 +162,7 @@ def test_only_the_first_refusals_are_shown(data, tmp_path, capsys):
     assert command(f"--input={data / 'x.jsonl'}", f"--out={tmp_path / 'out'}") == 0
     shown = capsys.readouterr().out
     assert "    50  record: has the fields of no format that is known" in shown
-    assert shown.count("known (a)\n") == 20 and len((tmp_path / "out" / "refused.txt").read_text().splitlines()) == 50
+    assert shown.count("known (a)\n") == 20 and "read: 1 of 51 records, 1 samples" in shown
 
 
 def test_strict_stops_at_the_first_and_leaves_nothing(data, tmp_path, capsys):

@@ -22,6 +22,7 @@ from pixelis_jax.data.importers.base import Context, Options, Place, Record, Ref
 from pixelis_jax.data.importers.numbering import Numbering
 from pixelis_jax.data.importers.pictures import Picture, Pictures
 from pixelis_jax.data.importers.sources import SAMPLES, Source, check_packages, discover, read
+from pixelis_jax.data.importers.summary import Answers, Drawn
 from pixelis_jax.metrics.files import atomic_write, explain_full_disk
 from pixelis_jax.types import UserError
 
@@ -39,6 +40,8 @@ class Counts:
     samples: int = 0
     formats: Counter[str] = dataclasses.field(default_factory=Counter)
     kinds: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
+    answers: Answers = dataclasses.field(default_factory=Answers)
+    pictures: Counter[int] = dataclasses.field(default_factory=Counter)  # of a sample
     notes: Counter[str] = dataclasses.field(default_factory=Counter)
     refused: Counter[str] = dataclasses.field(default_factory=Counter)  # records
     questions: Counter[str] = dataclasses.field(default_factory=Counter)  # refused ones of records that were read
@@ -49,11 +52,17 @@ class Import:
     """The import of `source` into the folder `out`; `run` does it all."""
 
     def __init__(
-        self, source: Path, out: Path, options: Options, *, check: Callable[[cota.Sample], None] = lambda sample: None
+        self,
+        source: Path,
+        out: Path,
+        options: Options,
+        *,
+        check: Callable[[cota.Sample], None] = lambda sample: None,
+        shown: int = 3,
     ) -> None:
-        """`check` may raise UserError for a sample that would be of no use."""
+        """`check` may raise UserError for a sample that would be of no use; `shown` samples are drawn to be shown."""
         self.source, self.out, self.options, self.check = source, out, options, check
-        self.counts = Counts()
+        self.counts, self.drawn = Counts(), Drawn(shown)
         self._name = source.resolve().name
         self._ids: dict[str, str] = {}
         self._refusals: IO[str] | None = None
@@ -150,6 +159,7 @@ class Import:
             **{"records": c.records, "read": c.read, "samples": c.samples, "images": len(self.pictures.kept)},
             **{"formats": dict(sorted(c.formats.items())), "notes": dict(sorted((+c.notes).items()))},
             **{name: dict(sorted(counter.items())) for name, counter in sorted(c.kinds.items())},
+            "answers": {kind: [count, *c.answers.examples[kind]] for kind, count in c.answers.counts.most_common()},
             "refused": {"total": c.refused.total(), "reasons": dict(c.refused.most_common())},
             **({"refused_questions": dict(c.questions.most_common())} if c.questions else {}),
             "left_aside": [self._short(path) for path in self.aside],
@@ -285,6 +295,9 @@ class Import:
         c.formats[name] += 1
         for field in ("task_type", "sample_type", "answer_type"):
             c.kinds.setdefault(f"{field}s", Counter())[str(getattr(sample, field))] += 1
+        c.answers.add(sample)
+        c.pictures[len(sample.image_paths)] += 1
+        self.drawn.add(sample)
         c.kinds.setdefault("steps", Counter())[str(len(sample.trajectory))] += 1
 
 
