@@ -11,6 +11,7 @@ from pixelis_jax.models.policy import Policy
 from pixelis_jax.rewards.task import success_of
 from pixelis_jax.rollout.engine import Engine, SamplingConfig
 from pixelis_jax.rollout.sample import RolloutConfig, Sampler
+from pixelis_jax.tools import grammar
 from pixelis_jax.tools.base import Tool
 from pixelis_jax.types import Task, Trajectory
 
@@ -168,6 +169,7 @@ class Outcome:
     parse_failures: int
     refusal: str = ""  # the parser's complaint about the last turn that it refused
     refused_text: str = ""  # the beginning of that turn
+    refused_tags: bool = False  # it has the tag of an answer or of a call
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> "Outcome":
@@ -188,6 +190,7 @@ class Outcome:
             parse_failures=sum(t.error is not None for t in turns if t.observation),
             refusal=refused.error or "" if refused else "",
             refused_text=refused.text[:EXAMPLE] if refused else "",
+            refused_tags=refused is not None and grammar.has_tags(refused.text),
         )
 
 

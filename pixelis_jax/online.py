@@ -19,6 +19,7 @@ from pixelis_jax.data.demonstrations import look_tokens
 from pixelis_jax.data.prompts import SKIPPED, prompt_tokens
 from pixelis_jax.dynamic import Collected, GroupRules, collect
 from pixelis_jax.evaluation import Outcome, outcomes_of
+from pixelis_jax.left_out import commonest_complaint, first_step_lines, why_unanswered
 from pixelis_jax.metrics import alerts, trajectories, windows
 from pixelis_jax.models import lora as loras
 from pixelis_jax.models.rows import bucket
@@ -59,6 +60,7 @@ class Online:
         self.sampler = Sampler(self.policy, rollout, tools=assembly.tools_of(config), engine=engine)
         self.share = hosts.share(self.policy.mesh)
         self.reward = assembly.task_reward(config)
+        self.excluded = assembly.excluded_statuses(config)
         if self.questions.unanswered and self.reward.needs_answers:
             raise UserError(
                 f"{config.data.path}: {self.questions.unanswered} of its training questions have no answer to verify;"
@@ -175,7 +177,7 @@ class Online:
 
         rules = GroupRules(
             cfg.group_size,
-            excluded=assembly.excluded_statuses(self.config),
+            excluded=self.excluded,
             unrepaired=self.config.rewards.unrepaired_rule,
         )
         return collect(ask, self.reward, rules, further=cfg.dynamic_batches, share=self.share)
@@ -198,7 +200,7 @@ class Online:
             calls=sampling.max_turns,
             pad=self.policy.processor.pad,
             first_group=self._prompts.start,
-            excluded=assembly.excluded_statuses(self.config),
+            excluded=self.excluded,
         )
         rewards = dataclasses.replace(batch.rewards, excluded=batch.rewards.excluded | rollout.left_out)
         batch = dataclasses.replace(batch, features=None, images=rollout.images, rewards=rewards)
@@ -292,7 +294,11 @@ class Online:
         scalars |= {f"curriculum/weight/{name}": weight for name, weight in stage.weights}
         scalars |= {"curriculum/stage": before.stage, "curriculum/transitions": len(state.transitions)}
         skipped = int(scalars["update/skipped"] or 0)
-        host = host | {"alerts": alerts.update(host["alerts"], scalars, dialogues=len(outcomes))}
+        complaint = commonest_complaint(outcomes)
+        told = alerts.update(host["alerts"], scalars, dialogues=len(outcomes), refused=complaint)
+        if step == 1:
+            told["now"] += first_step_lines(scalars, outcomes, self.config, excluded=self.excluded)
+        host = host | {"alerts": told}
         host = host | {"skipped": skipped, "updated": skipped == host.get("skipped", skipped)}
         return host | {"windows": windows.to_json(moved), "curriculum": curriculum.to_json(state)}, scalars
 
@@ -307,14 +313,8 @@ class Online:
         count = host["skipped"]
         if host["updated"] or count & (count - 1):
             return
-        statuses, sampling = [o.status for o in outcomes], self.config.sampling
-        if "answered" not in statuses:
-            turn = f"sampling.max_new_tokens={sampling.max_new_tokens} or context_tokens={sampling.context_tokens}"
-            dialogue = f"sampling.max_turns={sampling.max_turns} or context_tokens={sampling.context_tokens}"
-            ends = {"truncated": f"were cut in a turn, at {turn}", "over_turn": f"after one, at {dialogue}"}
-            told = ", ".join(f"{statuses.count(s)} {words}" for s, words in ends.items() if s in statuses)
-            remedy = "raise these, or take a model that ends its turns"
-            why = f"none of {len(statuses)} dialogues came to an answer: {told}; {remedy}"
+        if all(o.status != "answered" for o in outcomes):
+            why = f"none of {len(outcomes)} dialogues came to an answer: {why_unanswered(outcomes, self.config)}"
         else:
             why = "nothing was left to train, or the gradient is not finite; see skipped/ in metrics.jsonl"
         run.say(f"step {step}: no update ({count} left out so far): {why}")

@@ -24,6 +24,7 @@ LEVELS = (
         "adapters",
         "evaluation",
         "held_out",
+        "left_out",
         "tiny",
         "reading",
         "train_step",

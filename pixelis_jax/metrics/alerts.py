@@ -35,10 +35,17 @@ def init() -> dict[str, Any]:
     return {"steps": 0, "recent": {}, "highest_rapr": 0.0, "parsing": [], "parsed": [0.0, 0], "told": [], "now": []}
 
 
-def update(state: Mapping[str, Any], scalars: Mapping[str, float | None], *, dialogues: int) -> dict[str, Any]:
+def update(
+    state: Mapping[str, Any],
+    scalars: Mapping[str, float | None],
+    *,
+    dialogues: int,
+    refused: tuple[str, str] = ("", ""),
+) -> dict[str, Any]:
     """The state one step later; `now` holds the lines to tell. `dialogues` is their number in the step.
 
-    A metric that is absent counts for nothing. A state of an earlier version goes on with what it has.
+    `refused`: the parser's commonest complaint in the step, and the beginning of a turn that it is about. A metric that
+    is absent counts for nothing. A state of an earlier version goes on with what it has.
     """
     state = init() | dict(state)
     values = {"rapr": scalars.get("rapr"), "kl": scalars.get("kl"), "uniform_groups": scalars.get(UNIFORM_SHARE)}
@@ -50,7 +57,7 @@ def update(state: Mapping[str, Any], scalars: Mapping[str, float | None], *, dia
     parsing, parsed = _count_failures(state, scalars.get("tool/parse_failures"), dialogues)
     steps = state["steps"] + 1
     highest = max(state["highest_rapr"], level.get("rapr", 0.0))
-    wrong = _failures(parsing, parsed)
+    wrong = _failures(parsing, parsed, refused)
     if highest >= USED and level.get("rapr", highest) < FALLEN * highest:
         wrong["rapr"] = (
             f"the policy has stopped looking: {level['rapr']:.2f} of the dialogues, {highest:.2f} before;"
@@ -96,16 +103,17 @@ def _count_failures(
     return parsing, parsed
 
 
-def _failures(parsing: list[list[float]], parsed: list[float]) -> dict[str, str]:
+def _failures(parsing: list[list[float]], parsed: list[float], refused: tuple[str, str]) -> dict[str, str]:
     """What is wrong with how turns can be parsed: far more failures than before, or many from the start."""
     count = sum(dialogues for _, dialogues in parsing)
     if count < DIALOGUES:
         return {}
     now = sum(failures for failures, _ in parsing) / count
     words = f"{now:.2f} turns a dialogue can't be parsed"
+    shown = " ({}; as in {!r})".format(*refused) if refused[0] else ""
     usual = parsed[0] / parsed[1] if parsed[1] >= DIALOGUES else None
     if usual is not None and now > max(SOME_FAILURES, FAILURES * usual):
-        return {"parse_failures": f"{words}, {usual:.2f} on average before; {REMEDIES['more_failures']}"}
+        return {"parse_failures": f"{words}, {usual:.2f} on average before{shown}; {REMEDIES['more_failures']}"}
     if now > MANY_FAILURES:
-        return {"parse_failures": f"{words}; {REMEDIES['many_failures']}"}
+        return {"parse_failures": f"{words}{shown}; {REMEDIES['many_failures']}"}
     return {}

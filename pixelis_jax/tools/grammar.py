@@ -52,6 +52,11 @@ def parse(text: str, tools: Mapping[str, Tool]) -> Turn:
     return Turn(text, thought, call=call, error=error)
 
 
+def has_tags(text: str) -> bool:
+    """Whether a turn tries to answer or to call, however badly: it has an opening or closing tag of either."""
+    return any(kind in tag for tag in _TAG.findall(text) for kind in ("answer", "tool_call"))
+
+
 def _call(body: str, tools: Mapping[str, Tool]) -> tuple[ToolCall | None, str | None]:
     """(call, None) or (None, complaint) for the text between the tool-call tags."""
     try:

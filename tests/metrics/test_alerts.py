@@ -59,6 +59,15 @@ def test_a_run_that_is_bad_from_the_start_is_told():
     assert told([{"tool/parse_failures": 16.0}] * 30) == []
 
 
+def test_a_warning_about_parsing_shows_the_commonest_complaint():
+    state, now = alerts.init(), []
+    for _ in range(11):
+        state = alerts.update(state, {"tool/parse_failures": 32.0}, dialogues=64, refused=("the turn is empty", ""))
+        now += state["now"]
+    (line,) = now
+    assert "0.50 turns a dialogue can't be parsed (the turn is empty; as in ''); start" in line
+
+
 def test_few_dialogues_say_little():
     """8 a step, 1 of which fails thrice in every tenth step: .04 a dialogue. 126 dialogues are not enough."""
     assert told([{"tool/parse_failures": 3.0 if step % 10 == 0 else 0.0} for step in range(120)], dialogues=8) == []
