@@ -1,22 +1,24 @@
-"""One question about a picture, several, or a film, answered with the tool dialogue shown.
+"""Questions about a picture, several, or a film, answered with the tool dialogue shown.
 
 python -m pixelis_jax.predict --workdir=runs/rft --image=photo.jpg --question="Which digit is in the blue square?"
+python -m pixelis_jax.predict --workdir=runs/rft --image=photo.jpg --interactive
 """
 
 import argparse
+import itertools
 import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pixelis_jax.cli import run_cli
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from pixelis_jax.adapters import Trained
+    from pixelis_jax.asking import TrainedPolicy
     from pixelis_jax.models.policy import Policy
     from pixelis_jax.types import Task, Trajectory, Turn
 
@@ -42,125 +44,134 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--image", type=Path, required=True, action="append", dest="images", metavar="IMAGE", help=pictures
     )
     parser.add_argument("--film", action="store_true", help="the pictures are the frames of a film, in their order")
-    parser.add_argument("--question", required=True)
+    parser.add_argument("--question", action="append", default=[], dest="questions", help="give it again for more")
+    parser.add_argument(
+        "--interactive", action="store_true", help="then ask for questions, a line each, to an empty one"
+    )
     parser.add_argument("--temperature", type=float, default=0.0, help="0: the most likely token (default)")
     parser.add_argument("--seed", type=_seed, default=0, help="of the sampling, where temperature is above 0")
     parser.add_argument("--max_turns", type=_positive, help="assistant turns (default: as in training, else 4)")
     parser.add_argument("--max_new_tokens", type=_positive, help="tokens a turn (default: as in training, else 512)")
     parser.add_argument("--context_tokens", type=_positive, help="of the dialogue (default: as in training, else 8192)")
     parser.add_argument("--tools", help="names with commas between them (default: as in training, else ZOOM_IN)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="precision (default: as in training)")
+    parser.add_argument("--quantize", choices=("none", "int8", "nf4"), help="frozen weights (default: as in training)")
     parser.add_argument("--save_images", type=Path, help="folder for the pictures and what the tools returned")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Loads, asks, prints the dialogue turn by turn."""
+    """Loads, asks, prints each dialogue turn by turn."""
     args = parse(sys.argv[1:] if arguments is None else arguments)
-    from pixelis_jax import adapters  # here, since these load jax, which --help does without
+    from pixelis_jax import asking  # here, since these load jax, which --help does without
     from pixelis_jax.data.images import open_rgb
-    from pixelis_jax.limits import check_temperature
     from pixelis_jax.main import set_up_jax
-    from pixelis_jax.models import policy as policies
+
+    _refuse(args)
+    if args.film and len(args.images) == 1:
+        _note("a film of one frame; give --image once a frame, of an animated picture only the first one is read")
+    if args.save_images:
+        _make_folder(args.save_images)
+    images = [open_rgb(image) for image in args.images]
+    set_up_jax()
+    ready = asking.load(
+        args.adapter or args.workdir or "",
+        model=args.model or "",
+        step=args.step,
+        max_turns=args.max_turns,
+        max_new_tokens=args.max_new_tokens,
+        context_tokens=args.context_tokens,
+        names=None if args.tools is None else [name.strip() for name in args.tools.split(",")],
+        dtype=args.dtype,
+        quantize=args.quantize,
+    )
+    for note in ready.notes:
+        _note(note)
+    tasks = [_task(question, images, args) for question in args.questions]
+    for note in dict.fromkeys(note for task in tasks for note in _checked(ready, task, args)):
+        _note(note)  # before any is answered: a bad last question must not cost the others' time
+    print(f"model {ready.policy.name}" + (f" with the adapter of {ready.origin}" if ready.origin else ""))
+    _show_pictures(ready, images, args)
+    for number, task in enumerate(tasks, 1):
+        _answer(ready, task, args, number)
+    if args.interactive:
+        _converse(ready, images, args, len(tasks))
+
+
+def _refuse(args: argparse.Namespace) -> None:
+    """UserError for flags that say nothing or contradict each other."""
+    from pixelis_jax.limits import check_temperature
     from pixelis_jax.types import UserError
 
     for flag, value in (("--model", args.model), *(("--image", image) for image in args.images)):
         if value is not None and str(value) in ("", "."):
             raise UserError(f"{flag} is empty; name one")
+    if not args.questions and not args.interactive:
+        raise UserError('there is no question; give --question="...", or --interactive')
     check_temperature("--temperature", args.temperature)
     if args.step and not args.workdir:
         raise UserError(f"--step={args.step} is a checkpoint of a --workdir; name that, or leave --step out")
-    if args.film and len(args.images) == 1:
-        note = "a film of one frame; give --image once a frame, of an animated picture only the first one is read"
-        print(f"note: {note}", file=sys.stderr)
-    if args.save_images:
-        _make_folder(args.save_images)
-    images = [open_rgb(image) for image in args.images]
-    set_up_jax()
-    source = args.adapter or args.workdir
-    trained = adapters.read(source, step=args.step, base_name=args.model, moved=True) if source else None
-    name = trained.base_name if trained else args.model or "pixelis-tiny"
-    settings = trained.settings if trained else adapters.settings_of(policies.resolve(name))
-    overview, crop = _budgets(settings.get("image"))
-    scale = trained.lora.scale if trained else 1.0
-    frame = settings.get("image", {}).get("coordinates", "")
-    policy = policies.load(name, lora_scale=scale, overview=overview, crop=crop, coordinates=frame)
-    trajectory = ask(policy, trained, images, args, settings)
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    print(f"model {name}" + (f" with the adapter of {trained.origin}" if trained else ""))
-    for line in dialogue(trajectory, policy, names=[image.name for image in args.images], color=color):
-        print(line, flush=True)
-    if args.save_images:
-        save_images(args.save_images, trajectory.images)
 
 
-def ask(
-    policy: "Policy",
-    trained: "Trained | None",
-    images: "Sequence[np.ndarray]",
-    args: argparse.Namespace,
-    settings: dict[str, Any],
-) -> "Trajectory":
-    """The rollout of one question. Raises UserError where pictures and question do not fit the model."""
-    from pixelis_jax.rollout import RolloutConfig, SamplingConfig
-    from pixelis_jax.rollout.sample import Sampler
-    from pixelis_jax.tools import schemas, select
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
+
+
+def _task(question: str, images: "Sequence[np.ndarray]", args: argparse.Namespace) -> "Task":
     from pixelis_jax.types import Task
 
-    limits = settings.get("sampling", {})
-    sampling = SamplingConfig(
-        temperature=args.temperature,
-        max_new_tokens=args.max_new_tokens or limits.get("max_new_tokens", 512),
-        context_tokens=args.context_tokens or limits.get("context_tokens", 8192),
-    )
-    named = (
-        [name.strip() for name in args.tools.split(",")]
-        if args.tools is not None
-        else settings.get("tools", {}).get("names", ["ZOOM_IN"])
-    )
-    available = select(named)
-    task = Task("predict", 0, "predict", args.question, tuple(images), answer="", is_video=args.film)
-    _check(policy, task, args, sampling.context_tokens, schemas(available))
-    turns = args.max_turns or limits.get("max_turns", 4)
-    sampler = Sampler(policy, RolloutConfig(sampling=sampling, max_turns=turns), tools=available)
-    return sampler([task], lora=trained.adapter if trained else None, seed=args.seed, step=0).trajectories[0]
+    return Task("question", 0, "question", question, tuple(images), answer="", is_video=args.film)
 
 
-def _check(policy: "Policy", task: "Task", args: argparse.Namespace, context_tokens: int, listed: str) -> None:
-    from pixelis_jax.data.prompts import prompt_tokens
+def _checked(ready: "TrainedPolicy", task: "Task", args: argparse.Namespace) -> list[str]:
+    from pixelis_jax import asking
+
+    return asking.check(ready, task, [str(image) for image in args.images])
+
+
+def _answer(ready: "TrainedPolicy", task: "Task", args: argparse.Namespace, number: int) -> None:
+    """Asks one question and prints its dialogue; the pictures of later ones go to folders of their own."""
+    from pixelis_jax import asking
+
+    trajectory = asking.answer(ready, task, temperature=args.temperature, seed=args.seed)
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    for line in dialogue(trajectory, ready.policy, color=color):
+        print(line, flush=True)
+    if args.save_images:
+        save_images(args.save_images if number == 1 else args.save_images / str(number), trajectory.images)
+
+
+def _converse(ready: "TrainedPolicy", images: "Sequence[np.ndarray]", args: argparse.Namespace, asked: int) -> None:
+    """Answers questions from standard input, each on its own, until an empty line or the end."""
     from pixelis_jax.types import UserError
 
-    processor = policy.processor
-    if not args.question.strip():
-        raise UserError("--question is empty; ask something")
-    for token in processor.tokenizer.get_added_tokens_decoder().values():
-        if token.special and token.content in args.question:
-            raise UserError(f"--question contains the control token {token.content}; leave it out")
-    sizes = []
-    for name, image in zip(args.images, task.images, strict=True):
-        height, width = image.shape[:2]
+    print("ask about the picture; an empty line ends", file=sys.stderr)
+    for number in itertools.count(asked + 1):
         try:
-            size = processor.fit_overview(height, width)
+            question = input("> " if sys.stdin.isatty() else "").strip()
+        except EOFError:
+            return
+        if not question:
+            return
+        task = _task(question, images, args)
+        try:
+            notes = _checked(ready, task, args)
         except UserError as error:
-            raise UserError(f"{name}: {error}") from None
-        if min(height, width) < policy.model.config.need_vision().factor:
-            note = f"{name} has only {width}x{height} px; it is enlarged to {size[1]}x{size[0]}, which adds no detail"
-            print(f"note: {note}", file=sys.stderr)
-        sizes.append(size)
-    tokens = prompt_tokens(task, processor, listed)
-    if tokens >= context_tokens:
-        what = "picture" if len(sizes) == 1 else f"{len(sizes)} pictures"
-        seen = sum(map(processor.image_tokens, sizes))
-        raise UserError(
-            f"{what} and question take {tokens} tokens ({seen} of them the {what.split()[-1]}) and the dialogue has"
-            f" {context_tokens}; raise --context_tokens, or shorten the question"
-        )
+            _note(str(error))
+            continue
+        for note in notes if number == 1 else ():  # they are about the pictures, which stay the same
+            _note(note)
+        _answer(ready, task, args, number)
 
 
-def dialogue(trajectory: "Trajectory", policy: "Policy", *, names: Sequence[str], color: bool) -> Iterator[str]:
-    """Lines that show a rollout: thought, call, observation with sizes, answer. `names` are those of the pictures."""
-    for number, (name, image) in enumerate(zip(names, trajectory.images, strict=False), start=1):
-        seen = policy.processor.fit_overview(*image.shape[:2])
-        yield f"image {number}: {_clean(name)}, {_size(image.shape)} px, seen as {_size(seen)} px"
+def _show_pictures(ready: "TrainedPolicy", images: "Sequence[np.ndarray]", args: argparse.Namespace) -> None:
+    for number, (path, image) in enumerate(zip(args.images, images, strict=True), start=1):
+        seen = ready.policy.processor.fit_overview(*image.shape[:2])
+        print(f"image {number}: {_clean(path.name)}, {_size(image.shape)} px, seen as {_size(seen)} px")
+
+
+def dialogue(trajectory: "Trajectory", policy: "Policy", *, color: bool) -> Iterator[str]:
+    """Lines that show a rollout: thought, call, observation with sizes, answer."""
     yield f"question: {_clean(trajectory.task.question)}"
     for number, turn in enumerate(trajectory.turns, start=1):
         yield _paint(f"turn {number}", "turn", color)
@@ -207,18 +218,6 @@ def _make_folder(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--save_images={directory}: {error.strerror}; name another folder") from None
-
-
-def _budgets(image: dict[str, int] | None) -> tuple[Any, Any]:
-    """(overview, crop) pixel budgets of a run; (None, None) takes the model directory's own."""
-    from pixelis_jax.models.image_processor import PixelBudget
-
-    if image is None:
-        return None, None
-    return (
-        PixelBudget(image["min_pixels"], image["max_pixels"]),
-        PixelBudget(image["crop_min_pixels"], image["crop_max_pixels"]),
-    )
 
 
 def _clean(text: str) -> str:

@@ -30,7 +30,7 @@ LEVELS = (
         "train_step",
         "dynamic",
     ),
-    ("as_trained",),
+    ("as_trained", "asking"),
     ("assembly", "limits", "runtime", "offline", "online", "programs", "sft", "summary"),
     ("train",),
     ("main", "cota", "export", "plan", "predict", "analyze"),

@@ -1,17 +1,22 @@
-import importlib
+import io
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_model
 from PIL import Image
 
-from pixelis_jax import export, predict
+import pixelis_jax
+from pixelis_jax import asking, export, predict
 from pixelis_jax.config import load, to_json
 from pixelis_jax.data.images import open_rgb
 from pixelis_jax.models import policy
+from pixelis_jax.predict import _clean
 from pixelis_jax.types import Observation, Task, ToolCall, Trajectory, Turn, UserError
 
 
@@ -53,13 +58,12 @@ CROP = Observation("Image 2, 56x56, 2.0x", image=np.zeros((31, 33, 3), np.uint8)
 
 def lines(model: Path, *turns: Turn, color: bool = False, status: str = "answered") -> list[str]:
     loaded = policy.load(str(model))
-    return list(predict.dialogue(trajectory(*turns, status=status), loaded, names=["p.png"], color=color))
+    return list(predict.dialogue(trajectory(*turns, status=status), loaded, color=color))
 
 
 def test_the_dialogue_is_shown_turn_by_turn(model: Path) -> None:
     turns = (Turn("", "closer", call=CALL, observation=CROP), Turn("", "it is a 7", answer="7"))
     assert lines(model, *turns) == [
-        "image 1: p.png, 120x90 px, seen as 112x84 px",
         "question: which digit?",
         "turn 1",
         "  thought     closer",
@@ -74,7 +78,7 @@ def test_the_dialogue_is_shown_turn_by_turn(model: Path) -> None:
 
 def test_a_refused_turn_and_control_characters_are_harmless(model: Path) -> None:
     shown = lines(model, Turn("\x1b[2Jhi\nyou", error="the turn is cut"), status="truncated")
-    assert shown[3:] == [
+    assert shown[2:] == [
         "  refused     the turn is cut: �[2Jhi you",
         "end: no answer: the last turn was cut at --max_new_tokens",
     ]
@@ -120,8 +124,7 @@ def asked(monkeypatch: pytest.MonkeyPatch):
     def caught(policy_, config, *, tools):
         raise Asked(policy_, config)
 
-    # by import_module: the package has a function of the module's name
-    monkeypatch.setattr(importlib.import_module("pixelis_jax.rollout.sample"), "Sampler", caught)
+    monkeypatch.setattr(asking, "Sampler", caught)
 
     def ask(*flags: str):
         with pytest.raises(Asked) as found:
@@ -176,7 +179,7 @@ def test_images_are_saved(model: Path, picture: Path, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_is_refused_before_the_model_runs(
     model: Path, picture: Path, place: str, words: str, monkeypatch
 ) -> None:
-    monkeypatch.setattr(predict, "ask", None)
+    monkeypatch.setattr(asking, "load", None)
     with pytest.raises(UserError, match=words):
         run(model, picture, f"--save_images={place or picture}")
 
@@ -242,7 +245,7 @@ def test_a_picture_that_cannot_be_seen_is_one_line(model: Path, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--question= "], "--question is empty"),
+        (["--question= "], "the question is empty"),
         (["--question=a <|image_pad|> b"], "control token <|image_pad|>"),
         (["--adapter=nowhere"], "nowhere is no folder"),
         (["--model=nowhere"], "not a bundled model"),
@@ -325,7 +328,7 @@ def test_a_film_is_asked_about_as_one(model: Path, picture: Path, monkeypatch, c
         tasks.extend(asked)
         raise Asked
 
-    monkeypatch.setattr(importlib.import_module("pixelis_jax.rollout.sample").Sampler, "__call__", catch)
+    monkeypatch.setattr(asking.Sampler, "__call__", catch)
     for flags in (["--film"], []):
         with pytest.raises(Asked):
             run(model, picture, f"--image={picture}", *flags)
@@ -334,6 +337,64 @@ def test_a_film_is_asked_about_as_one(model: Path, picture: Path, monkeypatch, c
     with pytest.raises(Asked):
         run(model, picture, "--film")
     assert "note: a film of one frame; give --image once a frame" in capsys.readouterr().err
+
+
+def test_every_question_is_answered(model: Path, picture: Path, capsys, monkeypatch) -> None:
+    """Of two --question the first was once left out in silence. The last ones come from standard input."""
+    typed = io.StringIO("and the third?\n<|image_pad|>\nthe fourth?\n\nnever asked\n")
+    monkeypatch.setattr(sys, "stdin", typed)
+    run(model, picture, "--question=the second?", "--interactive")
+    out, err = capsys.readouterr()
+    asked = [line.removeprefix("question: ") for line in out.splitlines() if line.startswith("question: ")]
+    assert asked == ["which digit?", "the second?", "and the third?", "the fourth?"]
+    assert out.count("end: ") == 4 and out.count("image 1: ") == 1
+    assert "note: the question contains the control token <|image_pad|>" in err
+    with pytest.raises(UserError, match="the question is empty"):
+        run(model, picture, "--question= ")
+    assert capsys.readouterr().out == ""  # refused before the first was answered
+    with pytest.raises(UserError, match=r"there is no question; give --question"):
+        predict.main([f"--model={model}", f"--image={picture}"])
+
+
+def test_it_is_loaded_as_the_run_was_and_an_override_is_said(
+    model: Path, picture: Path, tmp_path: Path, capsys
+) -> None:
+    workdir = small_model.write_workdir(tmp_path / "rft", model, steps=(2,))
+    run_json = json.loads((workdir / "run.json").read_text())
+    run_json["config"]["model"] |= {"dtype": "bfloat16", "quantize": "int8"}
+    (workdir / "run.json").write_text(json.dumps(run_json))
+    ready = asking.load(workdir)
+    assert ready.policy.model.dtype == jnp.bfloat16 and ready.notes == ()
+    kinds = {
+        type(leaf).__name__ for leaf in jax.tree.leaves(ready.policy.params, is_leaf=lambda x: hasattr(x, "qtype"))
+    }
+    assert len(kinds) > 1  # some kernels are in fewer bits
+    other = asking.load(workdir, quantize="none", max_turns=5, max_new_tokens=6)
+    assert other.notes == (
+        "sampling.max_turns is 5 here, and was 2 in training",
+        "model.quantize is none here, and was int8 in training",
+    )
+    predict.main([f"--workdir={workdir}", f"--image={picture}", "--question=which?", "--dtype=float32"])
+    assert "note: model.dtype is float32 here, and was bfloat16 in training" in capsys.readouterr().err
+
+
+def test_ask_from_python(model: Path, picture: Path, capsys) -> None:
+    """A file, its pixels and Pillow's picture are the same question, and the command's."""
+    ready = pixelis_jax.load(model=str(model), max_new_tokens=4)
+    pixels = open_rgb(picture)
+    found = [
+        pixelis_jax.ask(ready, image, "which digit?") for image in (picture, pixels, Image.open(picture), [pixels])
+    ]
+    texts = [[turn.text for turn in dialogue.turns] for dialogue in found]
+    assert texts[0] == texts[1] == texts[2] == texts[3] and texts[0]
+    assert len(ready.samplers) == 1  # compiled once
+    run(model, picture)
+    assert all(_clean(text) in capsys.readouterr().out for text in texts[0][:1])
+    for wrong, words in ((pixels[..., 0], r"an image is uint8\[90, 120\]"), (3, "an image is int; give a file")):
+        with pytest.raises(UserError, match=words):
+            pixelis_jax.ask(ready, wrong, "which digit?")
+    with pytest.raises(UserError, match="'turns' is no setting; use max_new_tokens"):
+        pixelis_jax.load(model=str(model), turns=3)
 
 
 def test_no_tool_is_not_the_default(model: Path, picture: Path) -> None:

@@ -54,6 +54,12 @@ def open_rgb(path: Path | str) -> np.ndarray:
         raise UserError(f"{file}: is damaged ({' '.join(str(error).split())}); copy it again") from error
 
 
+def as_rgb(image: Image.Image, name: str = "the image") -> np.ndarray:
+    """A Pillow image as `open_rgb` gives the same picture in a file. Raises UserError, which begins with `name`."""
+    _refuse_size(name, image.size)
+    return _to_rgb(name, ImageOps.exif_transpose(image), deep=image.mode.startswith("I;16"))
+
+
 def _readable() -> list[str]:
     """The formats that this Pillow was built with."""
     Image.init()
@@ -81,13 +87,13 @@ def _shown(file: Path) -> str:
     return name if len(name) <= 200 else f"{name[:100]}...{name[-60:]}"
 
 
-def _refuse_size(file: Path, size: tuple[int, int]) -> None:
+def _refuse_size(file: Path | str, size: tuple[int, int]) -> None:
     width, height = size
     if width * height > MAX_PIXELS:
         raise UserError(f"{file}: {width}x{height} px is more than {MAX_PIXELS} pixels; scale it down first")
 
 
-def _to_rgb(file: Path, image: Image.Image, *, deep: bool) -> np.ndarray:
+def _to_rgb(file: Path | str, image: Image.Image, *, deep: bool) -> np.ndarray:
     """`deep` images hold grays of 16 bits; Pillow keeps those of a PGM, whatever its range, in 32."""
     if deep:
         grays = np.asarray(image).astype(np.uint16)
