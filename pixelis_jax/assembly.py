@@ -113,7 +113,9 @@ def new_policy(config: ConfigDict) -> Policy:
     if config.model.init_from:
         frame = config.image.coordinates
         loaded = policies.load(config.model.init_from, mesh=mesh, overview=overview, crop=crop, coordinates=frame)
-        return _with_tokenizer(loaded, new_tokenizer(config)) if config.model.new_tokenizer else loaded
+        return (
+            _with_tokenizer(loaded, new_tokenizer(config, loaded.processor)) if config.model.new_tokenizer else loaded
+        )
     tokenizer = new_tokenizer(config)
     sizes = {k: config.model[k] for k in ("width", "layers", "vision_width", "vision_depth")}
     model_config = tiny.make_config(tokenizer, **sizes)
@@ -124,9 +126,9 @@ def new_policy(config: ConfigDict) -> Policy:
     return Policy(model, params, processor, mesh, "new", "")
 
 
-def new_tokenizer(config: ConfigDict) -> Tokenizer:
+def new_tokenizer(config: ConfigDict, processor: Processor | None = None) -> Tokenizer:
     """Trained on the texts that pretraining sees."""
-    cota = synthesis_config(config) if config.cota.samples else None
+    cota = synthesis_config(config, processor) if config.cota.samples else None
     return tiny.make_tokenizer(config.seed, schemas(tools_of(config)), cota)
 
 
@@ -149,12 +151,15 @@ def _with_tokenizer(policy: Policy, tokenizer: Tokenizer) -> Policy:
     return dataclasses.replace(policy, model=model, params=params, processor=processor)
 
 
-def synthesis_config(config: ConfigDict) -> SynthesisConfig:
-    """What CoTA dialogues pretraining generates: those that are trained on, seen at the config's sizes."""
-    overview, crop = (
-        functools.partial(image_processor.smart_resize, factor=tiny.FACTOR, budget=b) for b in budgets(config)
-    )
-    view = View(overview, crop, config.image.coordinates or "pixels")
+def synthesis_config(config: ConfigDict, processor: Processor | None = None) -> SynthesisConfig:
+    """What CoTA dialogues pretraining generates: those that are trained on, seen as `processor` sees images.
+
+    None stands for that of a fresh model.
+    """
+    factor = processor.config.need_vision().factor if processor else tiny.FACTOR
+    frame = processor.coordinates if processor else config.image.coordinates or "pixels"
+    overview, crop = (functools.partial(image_processor.smart_resize, factor=factor, budget=b) for b in budgets(config))
+    view = View(overview, crop, frame)
     return SynthesisConfig(config.seed, view, ocr=config.cota.ocr, trap_share=0.0)
 
 

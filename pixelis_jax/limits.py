@@ -28,7 +28,6 @@ DEPTH = (1, 1024)  # what is written out one by one: layers, turns
 AMOUNT = (0, 1e9)
 SHARE = (0, 1)
 AXIS = (-1, INT32)  # and not 0
-PATCH_AREA = 28 * 28  # px of one merged vision token
 LARGEST_AREA = 8192 * 8192  # px
 
 # Closed intervals, one for every field that is a number or lists numbers.
@@ -41,9 +40,9 @@ LIMITS: dict[str, tuple[float, float]] = {
     "model.vision_width": SIZE,
     "model.vision_depth": DEPTH,
     "image.min_pixels": (1, LARGEST_AREA),
-    "image.max_pixels": (PATCH_AREA, LARGEST_AREA),
+    "image.max_pixels": (1, LARGEST_AREA),  # a vision token of the model at least: models/processor.py
     "image.crop_min_pixels": (1, LARGEST_AREA),
-    "image.crop_max_pixels": (PATCH_AREA, LARGEST_AREA),
+    "image.crop_max_pixels": (1, LARGEST_AREA),
     "lora.rank": (1, 2**14),
     "lora.alpha": (1e-6, 1e9),  # 0 would train nothing
     "lora.dropout": (0, 0.99),

@@ -164,7 +164,10 @@ class Pretrain(Offline):
         """Batches behind the first `skip`, this process's part of each."""
         config, mesh, processor = self.config.cota, self.policy.mesh, self.policy.processor
         pool = cota_pool.make_pool(
-            assembly.synthesis_config(self.config), processor, samples=config.samples, workers=self.config.data.workers
+            assembly.synthesis_config(self.config, processor),
+            processor,
+            samples=config.samples,
+            workers=self.config.data.workers,
         )
         settings = BatchConfig(
             self.config.seed,

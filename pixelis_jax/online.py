@@ -1,7 +1,6 @@
 """The parts of an online RL job between the lines of `train.train_online`."""
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from jax import Array
 from ml_collections import ConfigDict
 
-from pixelis_jax import assembly, curriculum, hosts, limits, parallel, train_step
+from pixelis_jax import assembly, curriculum, hosts, parallel, train_step
 from pixelis_jax.algorithms import replay as replaying
 from pixelis_jax.algorithms.agreement import NAME, sampler_trainer_difference
 from pixelis_jax.data.demonstrations import look_tokens
@@ -127,8 +126,8 @@ class Online:
             return 0
         if "target_box" in task.metadata:  # the oracle knows where
             return look_tokens(task, self.policy.processor, self.sampler.schemas)
-        crop = math.ceil(assembly.budgets(self.config)[1].max_pixels / limits.PATCH_AREA)
-        return prompt_tokens(task, self.policy.processor, self.sampler.schemas) + crop
+        processor = self.policy.processor
+        return prompt_tokens(task, processor, self.sampler.schemas) + processor.full_tokens(crop=True)
 
     # State ----------------------------------------------------------------------------------------------------------
     def first_state(self) -> TrainState:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from absl import logging
+
 from pixelis_jax.models.config import VisionBase, group, read_object, refuse_unknown, wrong_kind
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.types import UserError
@@ -30,7 +32,13 @@ _STEPS = {
 STATISTICS = ("image_mean", "image_std")
 _BOUNDS = ("min_pixels", "max_pixels")
 # Fields that change nothing: `default_to_square` is for sizes of one number, a crop's size for crops.
-_IGNORED = ("processor_class", "default_to_square", "crop_size")
+_IGNORED = frozenset(
+    """
+    processor_class _processor_class default_to_square crop_size pad_size feature_extractor_type _valid_processor_keys
+    device disable_grouping input_data_format return_tensors auto_map transformers_version name_or_path _name_or_path
+    unsloth_fixed unsloth_version _attn_implementation_autoset _commit_hash
+    """.split()
+)
 
 
 def as_preprocessed(vision: VisionBase, directory: Path) -> VisionBase:
@@ -69,18 +77,32 @@ def refuse_none(directory: Path) -> None:
 
 
 def read_budget(directory: Path) -> PixelBudget:
-    """Pixel bounds of a model directory: `min_pixels` and `max_pixels`, else `size`. UserError where there are none."""
+    """Pixel bounds of a model directory. UserError where there are none.
+
+    As in the reference, `min_pixels` and `max_pixels` come before those in `size`; a warning says where they differ.
+    """
     file, raw = _read(directory)
     size = raw.get("size", {})
     if not isinstance(size, dict):
         raise UserError(f"{file}: size is {size!r:.60}; expected shortest_edge and longest_edge, or set config.image")
     refuse_unknown(_said(size), {"shortest_edge", "longest_edge", *_BOUNDS}, f"{file}: size")
-    low, high = raw.get("min_pixels", size.get("shortest_edge")), raw.get("max_pixels", size.get("longest_edge"))
+    low, high = (
+        _bound(file, raw, size, names) for names in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
+    )
     if low is None or high is None:
         raise UserError(f"{file}: no pixel bounds; set config.image.min_pixels and max_pixels")
     if type(low) is not int or type(high) is not int or not 0 < low <= high:
         raise UserError(f"{file}: pixel bounds {low!r:.40} and {high!r:.40} must be whole numbers, the lower one first")
     return PixelBudget(low, high)
+
+
+def _bound(file: Path, raw: Mapping[str, Any], size: Mapping[str, Any], names: tuple[str, str]) -> Any:
+    """The first that is given of a bound's places: the top level, and in `size` under its newer and its older name."""
+    older, newer = names
+    found = [value for value in (raw.get(older), size.get(newer), size.get(older)) if value is not None]
+    if any(value != found[0] for value in found):
+        logging.warning("%s: %s is given as %s; taken is the first, as in transformers", file, older, found)
+    return found[0] if found else None
 
 
 def _read(directory: Path) -> tuple[Path, dict[str, Any]]:

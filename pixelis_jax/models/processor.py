@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from absl import logging
 from tokenizers import Tokenizer
 
 from pixelis_jax.models import checkpoint_files, image_processor, preprocessor
@@ -59,6 +60,9 @@ class Processor:
         self.tokenizer = tokenizer
         self.overview = overview
         self.crop = crop
+        self._said_larger = False
+        if config.vision is not None:
+            _check_budgets(overview, crop, config.vision.factor)
         self.coordinates = coordinates or FAMILIES[config.model_type].coordinates
         if self.coordinates not in FRAMES:
             raise UserError(f"image.coordinates {coordinates!r:.40} is no known frame; use one of {', '.join(FRAMES)}")
@@ -100,9 +104,26 @@ class Processor:
 
     # Images ---------------------------------------------------------------------------------------------------------
     def fit(self, height: int, width: int, *, crop: bool) -> tuple[int, int]:
-        """(height, width) at which the model sees an image of this size."""
+        """(height, width) at which the model sees an image of this size.
+
+        A long and narrow image keeps one token of its short side, as in the reference, and may so exceed its budget:
+        said once.
+        """
         budget = self.crop if crop else self.overview
-        return image_processor.smart_resize(height, width, factor=self.config.need_vision().factor, budget=budget)
+        size = image_processor.smart_resize(height, width, factor=self.config.need_vision().factor, budget=budget)
+        if size[0] * size[1] > budget.max_pixels and not self._said_larger:
+            self._said_larger = True
+            logging.warning(
+                "an image of %dx%d px is seen at %dx%d, which is %d px over the budget of %d: it is too narrow for"
+                " less, as in the reference; others like it are not named",
+                *(width, height, size[1], size[0], size[0] * size[1] - budget.max_pixels, budget.max_pixels),
+            )
+        return size
+
+    def full_tokens(self, *, crop: bool) -> int:
+        """Vision tokens of an image that fills its budget; of a narrow one they may be more."""
+        vision, budget = self.config.vision, self.crop if crop else self.overview
+        return 0 if vision is None else budget.max_pixels // vision.factor**2
 
     def fit_crop(self, height: int, width: int) -> tuple[int, int]:
         return self.fit(height, width, crop=True)
@@ -196,6 +217,16 @@ class Processor:
         row.append_text(self.encode_within(before, text))
         self.append_image(row, image)
         row.append_text(self.encode(after))
+
+
+def _check_budgets(overview: PixelBudget, crop: PixelBudget, factor: int) -> None:
+    """UserError where not even one vision token of a model, of `factor` px a side, is inside a budget."""
+    for name, budget in (("image.max_pixels", overview), ("image.crop_max_pixels", crop)):
+        if budget.max_pixels < factor**2:
+            raise UserError(
+                f"{name} {budget.max_pixels} is below one vision token of this model, {factor}x{factor} ="
+                f" {factor**2} px; raise it"
+            )
 
 
 def load(

@@ -1,6 +1,8 @@
 """From a picture's file to patches: byte for byte those of the reference, for photographs and every kind of file."""
 
 import itertools
+import json
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +155,44 @@ def test_what_the_reference_writes_is_read(tmp_path, bounds):
     budget = preprocessor.read_budget(tmp_path)
     assert (budget.min_pixels, budget.max_pixels) == tuple(bounds.values() or (56 * 56, 1280 * 28 * 28))
     assert preprocessor.as_preprocessed(wanted, tmp_path) == wanted
+
+
+EDGES = {"shortest_edge": 3136, "longest_edge": 12544}
+
+
+@pytest.mark.parametrize(
+    ("raw", "warnings"),
+    [
+        ({"size": EDGES}, 0),
+        ({"size": EDGES, "min_pixels": 3136, "max_pixels": 12544}, 0),
+        ({"size": EDGES, "min_pixels": 6272}, 1),
+        ({"size": EDGES, "min_pixels": 6272, "max_pixels": 25088}, 2),
+        ({"size": EDGES | {"min_pixels": 6272}, "min_pixels": 6272}, 1),
+        ({"size": EDGES, "min_pixels": None, "max_pixels": None}, 0),
+        ({"min_pixels": 3136, "max_pixels": 12544, "size": None}, 0),
+    ],
+)
+def test_bounds_in_several_places_are_those_that_the_reference_takes(tmp_path, caplog, raw, warnings):
+    (tmp_path / preprocessor.FILE).write_text(json.dumps(raw))
+    size = Qwen2VLImageProcessorPil.from_pretrained(tmp_path).size
+    with caplog.at_level(logging.WARNING):
+        budget = preprocessor.read_budget(tmp_path)
+    assert (budget.min_pixels, budget.max_pixels) == (size["shortest_edge"], size["longest_edge"])
+    assert len(caplog.records) == warnings and caplog.text.count("taken is the first, as in transformers") == warnings
+
+
+def test_bounds_under_their_older_names_inside_of_size(tmp_path):
+    """The reference takes them at the top level only, and then says that it lacks edges."""
+    raw = {
+        "size": {"min_pixels": 3136, "max_pixels": 12544},
+        "unsloth_fixed": True,
+        "_valid_processor_keys": ["images"],
+    }
+    (tmp_path / preprocessor.FILE).write_text(json.dumps(raw))
+    assert preprocessor.read_budget(tmp_path) == PixelBudget(3136, 12544)
+    assert preprocessor.as_preprocessed(VISION["Qwen2.5-VL"], tmp_path) == VISION["Qwen2.5-VL"]
+    for wrong in ({"size": EDGES | {"height": 3}}, {"do_center_crop": True}, {"do_upscale": True}):
+        (tmp_path / preprocessor.FILE).write_text(json.dumps(wrong))
+        with pytest.raises(UserError, match=r"preprocessor_config\.json"):
+            preprocessor.as_preprocessed(VISION["Qwen2.5-VL"], tmp_path)
+            preprocessor.read_budget(tmp_path)

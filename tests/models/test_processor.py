@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 
 import pytest
 from one_tool import ZOOM
@@ -9,6 +10,7 @@ from tokenizers import Tokenizer
 
 from pixelis_jax import tiny
 from pixelis_jax.models import processor as processors
+from pixelis_jax.models.config import Qwen3VisionConfig
 from pixelis_jax.models.image_processor import PixelBudget
 from pixelis_jax.models.processor import Processor
 from pixelis_jax.models.rows import Row
@@ -193,3 +195,47 @@ def test_a_tokenizer_of_another_model_is_refused(directory, small_policy):
     less = dataclasses.replace(config, text=dataclasses.replace(config.text, vocab_size=99))
     with pytest.raises(UserError, match=r"tokenizer\.json: \d+ tokens are more than the 99 of config\.json"):
         load(directory, less)
+
+
+# Sizes ----------------------------------------------------------------------------------------------------------------
+def sees(small_policy, overview, *, factor=28, crop=None):
+    """A processor of a model with vision tokens of `factor` px a side."""
+    config = small_policy.processor.config
+    if factor == 32:
+        config = dataclasses.replace(config, vision=Qwen3VisionConfig(out_hidden_size=64))
+    return Processor(config, small_policy.processor.tokenizer, overview=overview, crop=crop or overview)
+
+
+@pytest.mark.parametrize(("factor", "tokens"), [(28, 16), (32, 12)])
+def test_tokens_of_a_budget_are_the_models(small_policy, factor, tokens):
+    """12 544 px are 16 tokens of 784 px and 12 of 1 024."""
+    own = sees(small_policy, BUDGET, factor=factor)
+    assert own.full_tokens(crop=False) == own.full_tokens(crop=True) == tokens
+    assert own.image_tokens(own.fit(2000, 2000, crop=False)) <= tokens
+
+
+@pytest.mark.parametrize(("factor", "area"), [(28, 784), (32, 1024)])
+def test_a_budget_below_one_token_of_the_model_is_refused(small_policy, factor, area):
+    sees(small_policy, PixelBudget(1, area), factor=factor)
+    for name, given in (
+        ("image.max_pixels", {"overview": PixelBudget(1, area - 1), "crop": BUDGET}),
+        ("image.crop_max_pixels", {"overview": BUDGET, "crop": PixelBudget(1, area - 1)}),
+    ):
+        with pytest.raises(
+            UserError, match=f"{name} {area - 1} is below one vision token .* {factor}x{factor} = {area}"
+        ):
+            sees(small_policy, factor=factor, **given)
+
+
+def test_a_narrow_picture_is_resized_as_in_the_reference_and_said_once(small_policy, caplog):
+    module = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
+    own = sees(small_policy, BUDGET)
+    with caplog.at_level(logging.WARNING):
+        for height, width in ((30, 900), (900, 30), (31, 1500), (20, 3000), (100, 100)):
+            expected = module.smart_resize(height, width, factor=28, min_pixels=3136, max_pixels=12544)
+            assert own.fit(height, width, crop=False) == expected == own.fit(height, width, crop=True)
+    assert own.fit(30, 900, crop=False) == (28, 588)
+    assert [record.getMessage() for record in caplog.records] == [
+        "an image of 900x30 px is seen at 588x28, which is 3920 px over the budget of 12544: it is too narrow for less,"
+        " as in the reference; others like it are not named"
+    ]

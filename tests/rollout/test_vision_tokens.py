@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from one_tool import ZOOM
-from scripted import token_batch
+from scripted import ANSWER, LOOK, token_batch
 
+from pixelis_jax.data.prompts import prompt_tokens
 from pixelis_jax.models import image_processor, lora
 from pixelis_jax.models.processor import SYSTEM_PROMPT
 from pixelis_jax.models.rows import Row, pad_rows
@@ -218,3 +219,26 @@ def test_mrope_positions_by_hand():
     assert row.positions()[:, 9:].tolist() == [[7, 7, 7, 10], [7, 7, 7, 10], [7, 8, 9, 10]]
     assert row.image_index[9:] == [4, 5, 6, -1]
     assert row.next_position == 11
+
+
+def test_a_narrow_picture_above_its_budget_has_room_for_all_its_tokens(small_policy, script, score, task):
+    """900x30 px become 448x28 at the least, 12 544 px for 7 056: 16 tokens where 9 fill the budget. Its crop, too."""
+    narrow, other = task(7, (30, 900)), task(8, (100, 60))
+    processor = small_policy.processor
+    assert processor.fit_overview(30, 900) == (28, 448) and processor.overview.max_pixels == 84 * 84
+    look = LOOK % (4, 0, 440, 28)
+    rollout = script([narrow, narrow, other, other], [[look, ANSWER], [ANSWER], [look, ANSWER], [ANSWER]])
+    first = rollout.trajectories[0]
+    assert first.status == "answered" and first.turns[0].observation.ok and len(first.images) == 2
+    crop = processor.fit_crop(*first.images[1].shape[:2])
+    assert crop[0] * crop[1] > processor.crop.max_pixels
+    tokens = processor.image_tokens((28, 448)) + processor.image_tokens(crop)
+    assert (first.image_index >= 0).sum() == tokens == 16 + crop[0] * crop[1] // 28**2
+    assert len(set(first.image_index[first.image_index >= 0].tolist())) == tokens
+    shown = schemas(ZOOM)
+    assert prompt_tokens(narrow, processor, shown) == int(np.argmax(rollout.trajectories[1].policy))
+    square = task(9, (140, 140))
+    assert prompt_tokens(narrow, processor, shown) - prompt_tokens(square, processor, shown) == 16 - 9
+    for trajectory, ours in zip(rollout.trajectories, trainer(small_policy, score, rollout), strict=True):
+        at = np.nonzero(trajectory.policy)[0]
+        assert np.abs(trajectory.logp[at] - ours[at]).max() < 1e-4
