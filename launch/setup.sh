@@ -220,10 +220,10 @@ print(hashlib.sha256(b"".join(open(f, "rb").read() for f in sys.argv[1:]) + os.f
     drop_half_installed
     say "installing pinned packages into $venv (about 1.8 GB, one to three minutes)"
     if [ -n "$extras" ]; then
-      pip_install 92 -e ".[$extras,tools]"
+      pip_install 117 -e ".[$extras,tools]"
       install_parity
     else
-      pip_install 76 -e ".[tools]"
+      pip_install 92 -e ".[tools]"
     fi
     printf '%s\n' "$wanted" >"$stamp"
     say "done"

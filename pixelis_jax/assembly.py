@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -405,12 +406,12 @@ def reward_config(config: ConfigDict) -> RewardConfig:
     return orchestrator.from_fields(config.rewards, config.penalty)
 
 
-def task_reward(config: ConfigDict) -> TaskReward:
-    """The verifier of each task, the user's function, or the majority's vote."""
+def task_reward(config: ConfigDict, columns: Collection[str] = ()) -> TaskReward:
+    """The verifier of each task, the user's function, or the majority's vote. `columns` are the data's own."""
     rewards = config.rewards
     if rewards.majority:
         return MajorityVote(weighted=rewards.majority == "weighted", least=rewards.majority_share)
-    return UserFunction(rewards.function) if rewards.function else Verified()
+    return UserFunction(rewards.function, columns) if rewards.function else Verified()
 
 
 def excluded_statuses(config: ConfigDict) -> tuple[str, ...]:

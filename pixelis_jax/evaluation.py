@@ -8,7 +8,7 @@ from typing import Any
 from pixelis_jax import hosts
 from pixelis_jax.data.prompts import Prompts
 from pixelis_jax.models.policy import Policy
-from pixelis_jax.rewards.task import success_of
+from pixelis_jax.rewards.verifiers import success_of
 from pixelis_jax.rollout.engine import Engine, SamplingConfig
 from pixelis_jax.rollout.sample import RolloutConfig, Sampler
 from pixelis_jax.tools import grammar
@@ -181,7 +181,7 @@ class Outcome:
             task_type=task.task_type,
             needs_look=bool(task.needs_look),
             status=trajectory.status,
-            score=success_of(task, trajectory.answer),
+            score=success_of(trajectory),
             tokens=int(trajectory.policy.sum()),
             turns=len(turns),
             calls=len(made),

@@ -9,6 +9,7 @@ import numpy as np
 
 from pixelis_jax.data.corpus import Corpus
 from pixelis_jax.evaluation import Outcome, Questions, Unanswered, unanswered
+from pixelis_jax.rewards.verifiers import verify
 from pixelis_jax.rollout.sample import RolloutConfig
 from pixelis_jax.types import Trajectory, UserError
 
@@ -39,7 +40,7 @@ class Accuracy:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Numbers of the questions asked while training, and of those for the end; how many had a picture that is bad."""
+    """Numbers of the questions asked while training, and of those for the end; how many had a bad picture or answer."""
 
     validation: list[int]
     test: list[int]
@@ -50,8 +51,8 @@ def split_questions(corpus: Corpus, *, validation: int, test: int) -> Split:
     """About `validation` samples and about `test` others, the categories in equal parts in both.
 
     A category with too few samples gives both their share of what it has. Neighbours in a file are alike, so the
-    samples are taken from all over it. Their pictures are opened, so that none ends a job later on. Raises UserError
-    where none is left for the end.
+    samples are taken from all over it. Their pictures are opened and their answers read, so that none ends a job
+    later on. Raises UserError where none is left for the end.
     """
     names = [name for name in corpus.categories if len(corpus.numbers(name))]
     found, bad = Split([], [], 0), 0
@@ -73,15 +74,17 @@ def split_questions(corpus: Corpus, *, validation: int, test: int) -> Split:
         found.test.extend(sorted(good[first:]))
     if not found.test:
         raise UserError(
-            f"{corpus.name}: {len(corpus)} held-out samples, {bad} of them with a bad picture, are too few; raise"
-            " data.held_out_share"
+            f"{corpus.name}: {len(corpus)} held-out samples, {bad} of them with a bad picture or answer, are too few;"
+            " raise data.held_out_share"
         )
     return dataclasses.replace(found, unreadable=bad)
 
 
 def _is_readable(corpus: Corpus, number: int) -> bool:
+    """Whether its pictures can be opened, and its answer is of its type."""
     try:
-        corpus.images(corpus.sample(number))
+        task = corpus.task(number)
+        verify(task, task.answer)
     except UserError:
         return False
     return True

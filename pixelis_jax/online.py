@@ -58,7 +58,7 @@ class Online:
         engine = self.evaluator.engine(rollout.sampling)
         self.sampler = Sampler(self.policy, rollout, tools=assembly.tools_of(config), engine=engine)
         self.share = hosts.share(self.policy.mesh)
-        self.reward = assembly.task_reward(config)
+        self.reward = assembly.task_reward(config, self.questions.columns)
         self.excluded = assembly.excluded_statuses(config)
         if self.questions.unanswered and self.reward.needs_answers:
             raise UserError(

@@ -78,7 +78,8 @@ class CurriculumSFT(Offline):
         if self.shared_pictures:
             told.append(f"data: {self.shared_pictures} held-out pictures are trained on too: accuracy will be too high")
         if self.split.unreadable:
-            told.append(f"evaluation: {self.split.unreadable} held-out questions left out, whose picture is damaged")
+            left = f"evaluation: {self.split.unreadable} held-out questions left out"
+            told.append(f"{left}, whose picture is damaged or answer of another type")
         counts = (
             f"{len(self.validation.numbers)} held-out questions while training, {len(self.test.numbers)} at the end"
         )

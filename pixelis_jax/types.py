@@ -100,6 +100,8 @@ class Trajectory:
 
     `policy[t]` marks tokens sampled by the policy; `logp[t]` is the sampler's log-prob there and 0 elsewhere;
     `image_index[t]` is -1 for text, else the flat row of the rollout's image feature table.
+    `shown_sizes[i]` is the frame of the boxes that the policy says about the task's image `i`: the (height, width) that
+    x and y are relative to, (1000, 1000) for thousandths; empty where that is not known.
     `status` is one of "answered", "over_turn" (turn, context or image budget hit), "truncated" (a turn was cut).
     """
 
@@ -115,6 +117,7 @@ class Trajectory:
     images: tuple[np.ndarray, ...]  # originals first, then what the tools returned
     embeddings: np.ndarray  # f32[number of observations, STATE_DIM]
     status: str
+    shown_sizes: tuple[tuple[int, int], ...] = ()
 
     @property
     def answer(self) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pixelis_jax.answers import frames
 from pixelis_jax.data import cota
 from pixelis_jax.data.cota import Sample
 from pixelis_jax.data.images import open_rgb
@@ -23,6 +24,7 @@ from pixelis_jax.types import Task, UserError
 
 ALL = "all"
 OUTSIDE = -2
+COLUMNS = "columns"  # in a task's metadata: what else the sample held, by name
 TRAINED: tuple[str, ...] = ("positive", "self_correction")
 
 
@@ -61,6 +63,7 @@ class Corpus:
     sha256: str  # of all lines that are used, and the sizes of their pictures
     unanswered: int  # samples whose answer nobody knows
     most_pictures: int  # of one sample
+    columns: frozenset[str]  # names of what samples hold beside the fields that are known
 
     def __len__(self) -> int:
         return len(self.places)
@@ -93,6 +96,8 @@ class Corpus:
         metadata: dict[str, Any] = {"kind": self.categories[int(self.category[number])]}
         if isinstance(more := sample.metadata.get("answers"), list):
             metadata["answers"] = tuple(map(str, more))
+        metadata[COLUMNS] = columns_of(sample)
+        metadata |= {name: sample.metadata[name] for name in frames.NAMES if name in sample.metadata}
         return Task(
             task_id=sample.sample_id,
             index=number,
@@ -121,6 +126,7 @@ class _Gathered:
     digest: Any = dataclasses.field(default_factory=hashlib.sha256)
     unanswered: int = 0
     most_pictures: int = 0
+    columns: set[str] = dataclasses.field(default_factory=set)
 
     def add(self, sample: Sample, line: bytes, place: tuple[int, int], *, category: str, sizes: list[int]) -> None:
         self.places.append((*place, len(line)))
@@ -131,6 +137,7 @@ class _Gathered:
         self.digest.update(line + repr(sizes).encode())
         self.unanswered += cota.UNANSWERED in sample.metadata
         self.most_pictures = max(self.most_pictures, len(sample.image_paths))
+        self.columns.update(columns_of(sample))
 
 
 class _Pictures:
@@ -230,6 +237,7 @@ def open_corpora(path: Path, selection: Selection) -> tuple[Corpus, Corpus | Non
                 sha256=side.digest.hexdigest(),
                 unanswered=side.unanswered,
                 most_pictures=side.most_pictures,
+                columns=frozenset(side.columns),
             )
         )
     return found[0], found[1] if len(found) > 1 else None
@@ -282,6 +290,13 @@ def _reason(sample: Sample | UserError, selection: Selection, seen: set[str]) ->
     if sample.sample_type not in selection.sample_types:
         return f"sample_type {sample.sample_type}"
     return "" if sample.sampling_weight > 0 else "sampling_weight 0"
+
+
+def columns_of(sample: Sample) -> dict[str, Any]:
+    """What a sample holds beside the fields that are known: its metadata, and the fields of a user's own."""
+    more = sample.metadata.get("other_fields")
+    found = {name: value for name, value in sample.metadata.items() if name != "other_fields"}
+    return found | more if isinstance(more, dict) else found
 
 
 def is_held_out(image_paths: Sequence[str], share: float) -> bool:

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from pixelis_jax.answers import frames
+from pixelis_jax.answers.kinds import ANSWER_TYPES
 from pixelis_jax.data import json_lines
 from pixelis_jax.tools import TOOLS
 from pixelis_jax.tools.base import BBOX, COORDINATES, POINT, TARGET_IMAGE, Schema, check_arguments, check_value
@@ -37,7 +39,6 @@ SAMPLE_TYPES: tuple[str, ...] = (
     "trap_logical",
     "self_correction",
 )
-ANSWER_TYPES: tuple[str, ...] = ("choice", "exact", "numeric", "anls", "iou")
 MAX_STEPS = 10
 MAX_NESTING = 64  # lists and objects inside each other
 
@@ -274,13 +275,18 @@ def validate(sample: Sample, where: str) -> None:
 
     The size of the image as seen is `metadata["seen_size"]` (height, width), or `seen_sizes`, one an image; without it,
     places are not checked. With `metadata["coordinates"]` "norm1000" they are thousandths. A step with `loss` False may
-    point outside: that can be what is wrong with it.
+    point outside: that can be what is wrong with it. Where a box as the answer stands is in answers/frames.py.
     """
     if len(sample.trajectory) > MAX_STEPS:
         raise UserError(f"{where}: trajectory: {len(sample.trajectory)} steps; at most {MAX_STEPS} are read")
     if sample.answer_type == "choice" and not sample.choices:
         raise UserError(f"{where}: choices: missing, and answer_type is choice")
     seen_size = _seen_size(sample, where)
+    if sample.answer_type == "iou":
+        try:
+            frames.gold_frame(sample.metadata, [(1, 1)] * len(sample.image_paths))
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
     for number, step in enumerate(sample.trajectory, 1):
         place = f"{where}: trajectory step {number}"
         if step.action == "THINK":

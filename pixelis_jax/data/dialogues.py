@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pixelis_jax.answers import frames
 from pixelis_jax.data.cota import Sample, Step
 from pixelis_jax.models.processor import Placed, Processor
 from pixelis_jax.models.rows import Row
@@ -53,7 +54,7 @@ def messages(
             raise UnusableError(f"{step.action} fails where it should not")
         turns.append(Message(grammar.render(" ".join(thoughts), call=call), step.loss, observation))
         thoughts = []
-    text = grammar.render(" ".join(thoughts), answer=sample.answer)
+    text = grammar.render(" ".join(thoughts), answer=_answer(sample, session))
     turns.append(Message(text, sample.answer_loss, None))
     return turns
 
@@ -82,6 +83,15 @@ def converted(step: Step, sample: Sample, session: Session) -> dict[str, Any]:
                 new[low + 2] += 1
         parameters[name] = new
     return parameters
+
+
+def _answer(sample: Sample, session: Session) -> str:
+    """The answer; a box in the coordinates of the session, as a rollout's is read."""
+    if sample.answer_type != "iou":
+        return sample.answer
+    own = session.frames[: len(sample.image_paths)]
+    index, frame = frames.gold_frame(sample.metadata, [image.image.shape[:2] for image in own])
+    return frames.to_frame(sample.answer, frame, session.shown_size(own[index]), whole=True)
 
 
 def _sizes(sample: Sample, session: Session) -> list[tuple[int, int]]:

@@ -46,6 +46,10 @@ class Prompts(Protocol):
         """Training questions whose answer nobody knows."""
 
     @property
+    def columns(self) -> frozenset[str]:
+        """Names of what training questions hold beside the fields that are known."""
+
+    @property
     def hashes(self) -> dict[str, str]:
         """Of data that is not bundled, for run.json."""
 
@@ -73,6 +77,7 @@ class Scenes:
     unanswered: int = 0
     epoch: int = 0
     pictures: int = 1
+    columns: frozenset[str] = frozenset()
 
     @property
     def counted(self) -> str:
@@ -130,6 +135,7 @@ class Questions:
         self.epoch = len(training)
         self.unanswered = training.unanswered
         self.pictures = training.most_pictures
+        self.columns = training.columns
 
     @property
     def hashes(self) -> dict[str, str]:

@@ -3,33 +3,20 @@
 A trained reward model is to be one more `TaskReward`: from whole trajectories to one number each.
 """
 
-import inspect
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from absl import logging
 
 from pixelis_jax.functions import named, shown, told
-from pixelis_jax.rewards.verifiers import verify, vote_of
+from pixelis_jax.rewards.columns import bind
+from pixelis_jax.rewards.verifiers import agree, success_of
 from pixelis_jax.rollout.collate import groups_of
 from pixelis_jax.types import Task, Trajectory, Turn, UserError
 
-# f(prompts, completions, **columns) -> one number, or None for "does not apply", a completion
-RewardFunction = Callable[..., Sequence[float | None]]
 LARGEST = 1e9  # a score beyond it is none: sums of rewards stay finite in f32
-# What a function may ask for beside prompts and completions, by the name of its parameter: one value a row.
-COLUMNS: dict[str, Callable[[Trajectory], Any]] = {
-    "answers": lambda t: t.answer,  # str, None without one
-    "ground_truths": lambda t: t.task.answer,
-    "task_ids": lambda t: t.task.task_id,
-    "task_types": lambda t: t.task.task_type,
-    "statuses": lambda t: t.status,
-    "calls": lambda t: [turn.call.name for turn in t.turns if turn.call is not None],
-    "images": lambda t: [_locked(image) for image in t.images],  # u8[height, width, 3] each, those of the tools too
-}
 
 
 class TaskReward(Protocol):
@@ -57,16 +44,17 @@ class Verified:
         """A task that names no verifier can't be made."""
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
-        return np.array([success_of(t.task, t.answer) for t in trajectories], np.float32)
+        return np.array([success_of(t) for t in trajectories], np.float32)
 
 
 class MajorityVote:
     """Test-time RL: without answers, what most samples of a prompt say is taken for right (TTRL, arXiv:2504.16084).
 
     A row that agrees earns 1, times the majority's share of all samples with `weighted`. Below a share of `least` a
-    group gets no reward at all (NaN). Answers are compared by `vote_of`: case and spaces do not count, and a choice may
-    be named by its letter or its text. Rows without an answer vote for nothing and earn 0; of answers with equal votes
-    the first sample's is taken. A question that is asked twice in a step has two votes: prompts differ by their index.
+    group gets no reward at all (NaN). Answers are compared as verifiers do (`agree`): a choice may be named by its
+    letter or its text, a number be written in several ways. Rows without an answer vote for nothing and earn 0; of
+    answers with equal votes the first sample's is taken. A question that is asked twice in a step has two votes:
+    prompts differ by their index.
     """
 
     refused, needs_answers = 0, False
@@ -78,31 +66,49 @@ class MajorityVote:
         """Any task will do."""
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
-        said = [None if t.answer is None else vote_of(t.task, t.answer) for t in trajectories]
         group, scores = groups_of(trajectories), np.zeros(len(trajectories), np.float32)
-        for rows in (np.flatnonzero(group == number) for number in np.unique(group)):
-            votes = Counter(said[i] for i in rows if said[i] is not None)
-            (label, count), *_ = votes.most_common(1) or [(None, 0)]
-            share = count / len(rows)
-            worth = (share if self.weighted else 1.0) if share >= self.least and count else math.nan
-            scores[rows] = [worth * (said[i] == label) for i in rows]
+        for rows in (np.flatnonzero(group == number).tolist() for number in np.unique(group)):
+            camps = _camps([trajectories[i] for i in rows])
+            largest = max(camps, key=len, default=[])  # of equal ones the first
+            share = len(largest) / len(rows)
+            worth = (share if self.weighted else 1.0) if share >= self.least and largest else math.nan
+            scores[rows] = [worth * (i in largest) for i in range(len(rows))]
         return scores
 
 
-class UserFunction:
-    """A function `f(prompts, completions, **columns) -> list[float | None]`; None: does not apply.
+def _camps(trajectories: Sequence[Trajectory]) -> list[list[int]]:
+    """Indices of dialogues whose answers agree with the first of them, in the order of the first."""
+    camps: list[list[int]] = []
+    for i, t in enumerate(trajectories):
+        if t.answer is None:
+            continue
+        for camp in camps:
+            first = trajectories[camp[0]].answer
+            if first is not None and agree(t.task, first, t.answer):
+                camp.append(i)
+                break
+        else:
+            camps.append([i])
+    return camps
 
-    `prompts` are the questions, `completions` what the policy wrote, its turns joined by newlines, without what tools
-    returned. Of `COLUMNS` it gets those that it has parameters for, all of them where it takes `**columns`.
+
+class UserFunction:
+    """A function of lists, one value a dialogue, that returns as many numbers; None: does not apply.
+
+    It is called by the names of its parameters, in whatever order they stand (see rewards/columns.py): `completions` is
+    what the policy wrote, its turns joined by newlines, without what tools returned; `prompts` are the questions. Both
+    are texts, not lists of messages. With `**kwargs` it gets all that there is.
     """
 
     needs_answers = False
 
-    def __init__(self, name: str) -> None:
-        """Raises UserError for a name that is no function, or one with a parameter that nothing can fill."""
+    def __init__(self, name: str, columns: Collection[str] = ()) -> None:
+        """`columns` are those of the user's data. Raises UserError for a name that is no function, or one with a
+        parameter that nothing can fill.
+        """
         self.name, self.refused, self._warned = f"rewards.function {name!r}", 0, False
         self.function = named(name, option="rewards.function")
-        self.columns = _columns(self.function, self.name)
+        self.binding = bind(self.function, columns, self.name)
 
     def check(self, task: Task) -> None:
         """Calls it once, with the task's own answer and without one. Raises UserError for what no batch could mend."""
@@ -110,7 +116,9 @@ class UserFunction:
         try:
             found = self._call(asked)
         except (Exception, SystemExit) as error:
-            raise UserError(f"{self.name} fails on the first training prompt ({told(error)})") from error
+            kind = (TypeError, KeyError, AttributeError, IndexError)
+            hint = "; prompts and completions are texts here, not lists of messages" if isinstance(error, kind) else ""
+            raise UserError(f"{self.name} fails on the first training prompt ({told(error)}){hint}") from error
         _check_length(found, asked, self.name)
         for value in found:
             if value is not None and not isinstance(value, bool | int | float | np.number):
@@ -136,9 +144,7 @@ class UserFunction:
         return values
 
     def _call(self, trajectories: Sequence[Trajectory]) -> list[Any]:
-        completions = ["\n".join(turn.text for turn in t.turns) for t in trajectories]
-        columns = {name: [COLUMNS[name](t) for t in trajectories] for name in self.columns}
-        return list(self.function([t.task.question for t in trajectories], completions, **columns))
+        return list(self.binding(self.function, trajectories))
 
     def _one(self, trajectory: Trajectory) -> Any:
         try:
@@ -146,28 +152,6 @@ class UserFunction:
         except (Exception, SystemExit) as error:  # counted by the caller, as any value that is no number
             return error
         return found
-
-
-def success_of(task: Task, answer: str | None) -> float:
-    """The verifier's score; 0 without an answer."""
-    return 0.0 if answer is None else verify(task, answer)
-
-
-def _columns(function: RewardFunction, name: str) -> list[str]:
-    """Names of `COLUMNS` that a function takes."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # written in C: it gets the two lists
-        return []
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return list(COLUMNS)
-    unknown = [p.name for p in parameters[2:] if p.name not in COLUMNS and p.default is p.empty]
-    if unknown:
-        raise UserError(
-            f"{name} takes {unknown[0]!r}, which is unknown; beside prompts and completions there are"
-            f" {', '.join(COLUMNS)}"
-        )
-    return [p.name for p in parameters[2:] if p.name in COLUMNS]
 
 
 def _check_length(found: Sequence[Any], asked: Sequence[Any], name: str) -> None:
@@ -179,13 +163,6 @@ def _number(value: Any) -> float:
     """A number of at most `LARGEST` as it is, everything else as NaN."""
     good = isinstance(value, bool | int | float | np.number) and -LARGEST <= value <= LARGEST  # and NaN is not
     return float(value) if good else math.nan
-
-
-def _locked(image: np.ndarray) -> np.ndarray:
-    """A view that can't be written to: the picture is shown to others after."""
-    view = image.view()
-    view.flags.writeable = False
-    return view
 
 
 def _imagined(task: Task, answer: str) -> Trajectory:

@@ -359,6 +359,7 @@ def _finish(episode: _Episode) -> Trajectory:
         images=tuple(episode.images),
         embeddings=np.stack(episode.embeddings),
         status=episode.status or "over_turn",
+        shown_sizes=tuple(map(episode.session.shown_size, episode.session.frames[: len(episode.task.images)])),
     )
 
 

@@ -123,3 +123,20 @@ def test_further_accepted_answers_reach_the_task(tmp_path):
     corpus = open_corpus(write_folder(tmp_path / "own", change=change), Selection())
     first, second, third = (corpus.task(n).metadata.get("answers") for n in (0, 1, 2))
     assert (first, second, third) == (("seven", "7"), None, None)
+
+
+def test_what_a_sample_holds_beside_the_known_fields_reaches_the_task(tmp_path):
+    """By name, for a user's reward function; and where a gold box stands, for the verifier."""
+    own = {"level": 3, "source": "mine"}
+    more = {"other_fields": own, "source": "lower", "answer_frame": "norm1000", "target_image": 1}
+    samples = [
+        sample(0, answer="[1, 2, 3, 4]", ground_truth="[1, 2, 3, 4]", answer_type="iou", metadata=more),
+        sample(1, metadata={"colour": "red"}),
+    ]
+    folder = write_folder(tmp_path / "scored")
+    write_jsonl(folder / "simple.jsonl", samples)
+    corpus = open_corpus(folder, Selection())
+    assert {"level", "source", "colour", "seen_size"} <= corpus.columns and "other_fields" not in corpus.columns
+    task = corpus.task(0)
+    assert task.metadata["columns"] == {"level": 3, "source": "mine", "answer_frame": "norm1000", "target_image": 1}
+    assert task.metadata["answer_frame"] == "norm1000" and corpus.task(1).metadata["columns"]["colour"] == "red"

@@ -162,3 +162,24 @@ def test_a_call_that_fails_is_learnt_only_where_it_is_meant_to():
     assert not turns[0].loss and not turns[0].observation.ok
     with pytest.raises(dialogues.UnusableError, match=r"calls ZOOM_IN, which tools\.names lacks"):
         dialogues.messages(sample_of(LOOKING), [image], view=VIEW, tools={})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "coordinates", "answer"),
+    [
+        ({}, "pixels", "[574, 420, 861, 630]"),
+        ({}, "norm1000", "[500, 500, 750, 750]"),
+        ({"answer_frame": "pixels", "seen_size": [750, 1000]}, "pixels", "[574, 420, 861, 630]"),
+        ({"seen_size": [1500, 2000]}, "norm1000", "[500, 500, 750, 750]"),
+    ],
+)
+def test_a_box_is_taught_in_the_frame_that_the_policy_speaks(metadata, coordinates, answer):
+    """The example of the specification: 2000x1500 seen as 1148x840."""
+    picture = np.broadcast_to(np.uint8(0), (1500, 2000, 3))
+    view = View(lambda height, width: (840, 1148), lambda height, width: (56, 56), coordinates)
+    gold = "[1000, 750, 1500, 1125]"
+    sample = Sample("text_extraction", QUESTION, ("x.png",), (), gold, gold, answer_type="iou", metadata=metadata)
+    (turn,) = dialogues.messages(sample, [picture], view=view)
+    assert turn.text == grammar.render("", answer=answer)
+    same = View(lambda height, width: (1500, 2000), lambda height, width: (56, 56))
+    assert dialogues.messages(sample, [picture], view=same)[0].text == grammar.render("", answer=gold)

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pixelis_jax.rewards import task as tasks
+from pixelis_jax.rewards.columns import ALIASES, COLUMNS
 from pixelis_jax.rewards.task import MajorityVote, UserFunction, Verified
 from pixelis_jax.types import STATE_DIM, Task, ToolCall, Trajectory, Turn, UserError
 
@@ -51,8 +51,13 @@ def unknown(prompts, completions, colour):
     return [1.0] * len(prompts)
 
 
-def function(name):
-    return UserFunction(f"{__name__}:{name}")
+def messages(prompts, completions):
+    """As for a trainer that passes conversations."""
+    return [float(len(c[0]["content"])) for c in completions]
+
+
+def function(name, columns=()):
+    return UserFunction(f"{__name__}:{name}", columns)
 
 
 def test_the_verifier_by_default():
@@ -63,7 +68,7 @@ def test_prompts_completions_and_the_columns_that_it_asks_for():
     rows = [dialogue("7", call=ZOOM), dialogue("8"), dialogue(None)]
     np.testing.assert_array_equal(function("with_columns")(rows), np.float32([2, 0, np.nan]))
     assert function("by_length")(rows[:1]).tolist() == [len("I look.\n<answer>7</answer>")]
-    assert function("everything")(rows).tolist() == [len(tasks.COLUMNS)] * 3
+    assert function("everything")(rows).tolist() == [len(COLUMNS) + len(ALIASES) - 2] * 3
 
 
 def test_none_is_not_refused():
@@ -118,21 +123,21 @@ class Silent:
 )
 def test_what_is_no_finite_number_is_refused(value, monkeypatch):
     made = function("by_length")
-    monkeypatch.setattr(made, "function", lambda prompts, completions: [value])
+    monkeypatch.setattr(made, "function", lambda **columns: [value])
     assert np.isnan(made([dialogue("7")])).all() and made.refused == 1
 
 
 @pytest.mark.parametrize("value", [True, 1, np.float32(1), np.int64(1)])
 def test_what_is_a_number(value, monkeypatch):
     made = function("by_length")
-    monkeypatch.setattr(made, "function", lambda prompts, completions: [value])
+    monkeypatch.setattr(made, "function", lambda **columns: [value])
     assert made([dialogue("7")]).tolist() == [1] and made.refused == 0
 
 
 @pytest.mark.parametrize("value", ["x", [1.0], Silent()])
 def test_a_function_that_gives_no_numbers_is_refused_before_the_first_rollout(value, monkeypatch):
     made = function("by_length")
-    monkeypatch.setattr(made, "function", lambda prompts, completions: [None, value])
+    monkeypatch.setattr(made, "function", lambda **columns: [None, value])
     with pytest.raises(UserError, match="on the first training prompt; give numbers, or None"):
         made.check(ASKED)
 
@@ -164,7 +169,7 @@ def test_another_length_stops():
     ("name", "message"),
     [
         (f"{__name__}:short", "gave 1 scores for 2 completions"),
-        ("math:sqrt", r"fails on the first training prompt \(TypeError"),
+        (f"{__name__}:messages", r"first training prompt \(TypeError.*\); prompts and completions are texts here, not"),
     ],
 )
 def test_what_can_be_known_is_known_before_the_first_rollout(name, message):
@@ -180,7 +185,8 @@ def test_what_can_be_known_is_known_before_the_first_rollout(name, message):
         ("no_such_module_here:f", "can't be imported"),
         ("statistics:meen", "has no function meen"),
         ("math:pi", "has no function pi"),
-        (f"{__name__}:unknown", "takes 'colour', which is unknown; beside prompts and completions there are answers"),
+        (f"{__name__}:unknown", "takes 'colour', which is unknown; there are prompts, completions, answers"),
+        ("math:sqrt", "takes 'x', which is unknown"),
     ],
 )
 def test_bad_names(name, message):
@@ -226,3 +232,10 @@ def test_each_prompt_has_its_own_vote():
     answers = [("x", 0)] * 3 + [("y", 0)] + [("y", 1)] * 4
     rows = [dialogue(a, task=Task("same", n, "counting", "?", (), "")) for a, n in answers]
     assert MajorityVote(weighted=False, least=0.5)(rows).tolist() == [1, 1, 1, 0, 1, 1, 1, 1]
+
+
+def test_a_vote_counts_what_is_written_in_several_ways():
+    """As the verifiers read it: numbers, wrapped texts, expressions."""
+    assert vote("1,234", "$1234.00", r"\\boxed{1234}", "1235").tolist() == [1, 1, 1, 0]
+    assert vote("red", "**Red**", "“red”.", "blue").tolist() == [1, 1, 1, 0]
+    assert vote(r"3\\sqrt{2}", r"3 \\sqrt2", "3√2", "3").tolist() == [1, 1, 1, 0]
