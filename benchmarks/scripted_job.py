@@ -2,7 +2,8 @@ r"""Whole GRPO steps of the real job on a checkpoint that can't talk yet: the sa
 
 python -m benchmarks.random_checkpoint --shape=qwen2_5_vl_7b --out=/tmp/random_7b
 python -m benchmarks.scripted_job --workdir=/tmp/run --config=configs/rft.py:qwen2_5_vl_7b \
-    --config.model.name=/tmp/random_7b --config.total_steps=4
+    --config.model.name=/tmp/random_7b --config.total_steps=4 --config.tools.names="('ZOOM_IN',)" \
+    --config.sampling.context_tokens=896 --config.sampling.max_turns=2
 
 Every row zooms in once and answers a digit. All else is the job's own: the model's log-probs, tools, images, rewards,
 update, checkpoints; only the choice of the token and the final evaluation are left out. Prints the median seconds of

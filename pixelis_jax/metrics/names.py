@@ -86,7 +86,12 @@ TABLE: tuple[Metric, ...] = (
     Metric("success_rate/{task}", "share", "the same within one task type"),
     Metric("coherence", "1", "mean raw coherence reward of the step"),
     Metric("reward", "1", "mean total reward of the step"),
-    Metric("{source}_ma{window}", "1", "mean over the last training steps that had a value"),
+    Metric(
+        "{source}_ma{window}",
+        "1",
+        "mean over the last training steps that had a value, of success_rate, coherence,"
+        " reward and reward_final (reward/final/raw)",
+    ),
     Metric("{source}_slope{window}", "1/step", "least-squares slope over the same steps"),
     Metric("combined_score_ma{window}", "share", "success_rate_ma * (1 + coherence_ma) / 2"),
     # held-out evaluation while training
