@@ -64,8 +64,8 @@ def _opened(where: str, value: Any) -> Iterator[Found]:
     if len(lists) == 1:
         yield from ((f"{where}: {lists[0]} {number}", item) for number, item in enumerate(value[lists[0]], 1))
         return
-    objects = sum(isinstance(item, dict) for item in value.values())
-    if 2 * objects <= len(value) or any(isinstance(item, list) for item in value.values()):
+    objects = [item for item in value.values() if isinstance(item, dict)]
+    if 2 * len(objects) <= len(value) or all(KNOWN.isdisjoint(item) for item in objects):
         yield where, value
         return
     for name, item in value.items():
