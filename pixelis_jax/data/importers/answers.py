@@ -1,5 +1,6 @@
 """Questions and answers of other data in our form: task types, accepted answers, and of what type an answer is."""
 
+import ast
 import dataclasses
 import json
 import re
@@ -100,6 +101,7 @@ def plain(value: Any, place: Place, field: str) -> list[str]:
 
     A list of numbers of more than one is one answer (a box, a point).
     """
+    value = _unpacked(value)
     box = None if isinstance(value, str) else boxes.of(value)
     if box is not None:
         value = [int(number) if number.is_integer() else number for number in box]
@@ -119,6 +121,22 @@ def plain(value: Any, place: Place, field: str) -> list[str]:
     if not answers or not all(answers):
         raise Refusal(place.where, field, "missing or empty")
     return list(dict.fromkeys(answers))
+
+
+def _unpacked(value: Any) -> Any:
+    """The answers of a text that spells a list of texts, of {"text": [...]}, and of [{"answer": ...}, ...]."""
+    if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
+        try:
+            found = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return value
+        return found if isinstance(found, list) and found and all(isinstance(item, str) for item in found) else value
+    if isinstance(value, Mapping) and isinstance(value.get("text"), list):
+        return value["text"]
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+        named = [item.get("answer", item.get("text")) for item in value]
+        return value if None in named else named
+    return value
 
 
 def bare(answer: str) -> str:

@@ -35,7 +35,8 @@ class Choices:
 def of_record(record: Mapping[str, Any], place: Place) -> tuple[Choices, set[str]]:
     """(choices, fields that hold them) of a record; none where it has no field of choices. Raises Refusal."""
     name, value = first_of(record, NAMES)
-    if name and value not in ([], {}, ""):
+    nothing = value.strip() in ("", "[]", "{}", "None", "null", "nan") if isinstance(value, str) else value in ([], {})
+    if name and not nothing:
         return of_value(value, place, name), {name}
     return _columns(record, place)
 

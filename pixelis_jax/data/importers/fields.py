@@ -15,6 +15,7 @@ IMAGES = (
 )
 FILMS = ("frames", "video", "videos")
 IDS = ("qid", "id", "question_id", "sample_id", "uid", "index", "idx")
+_CONTEXT = ("hint", "context", "passage", "paragraph", "background", "caption")
 _KEPT = ("tolerance",)  # optional fields of a sample that are ours by name
 _MOVIES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")
 _NUMBERED = re.compile(r"(?:image|img|picture|frame)_?(\d{1,3})")
@@ -88,8 +89,16 @@ def placed(pictures: Sequence[Picture], *, is_video: bool) -> Record:
     return {"image_path": names[0]} if len(names) == 1 else {"image_paths": names}
 
 
+def note_context(record: Mapping[str, Any], used: set[str], context: Context) -> None:
+    """Counts fields that may belong to the question and are not part of it."""
+    for name in _CONTEXT:
+        if name not in used and isinstance(record.get(name), str) and record[name].strip():
+            context.notes[f"{name} is not part of the question; put it there if it is needed"] += 1
+
+
 def base_record(record: Record, place: Place, context: Context, used: set[str]) -> Record:
     """Task type, provenance, metadata and tolerance; adds the fields it reads to `used`."""
+    note_context(record, used, context)
     made: Record = {"task_type": answers.task_type(record, context.options.task_type, place, context.notes)}
     name, value = first_of(record, IDS)
     used.update((name, "task_type", "metadata", *_KEPT))

@@ -6,9 +6,20 @@ from typing import Any
 
 # Where an answer stands, the likeliest first; a name with a dot is one inside an object.
 ANSWERS = (
-    *("answer", "ground_truth", "answers", "solution", "final_answer", "gt", "label", "correct_answer", "correct"),
+    *(
+        "answer",
+        "ground_truth",
+        "multiple_choice_answer",
+        "answers",
+        "solution",
+        "final_answer",
+        "gt",
+        "label",
+        "correct_answer",
+        "correct",
+    ),
     *("gold", "gold_answer", "gt_answer", "ground_truth_answer", "expected_answer", "reference_answer", "ref_answer"),
-    *("multiple_choice_answer", "correct_option", "correct_choice", "answerKey", "answer_key", "correct_choice_idx"),
+    *("correct_option", "correct_choice", "answerKey", "answer_key", "correct_choice_idx"),
     *("answer_index", "answer_idx", "correct_index", "correct_idx", "answer_text", "direct_answers", "target"),
     *("reward_model.ground_truth", "extra_info.answer", "extra_info.ground_truth", "reward_model.answer"),
 )

@@ -140,7 +140,10 @@ def message(item: Any, field: str, place: Place) -> Message:
     kind = role_of(item)
     if kind is None:
         raise Refusal(place.where, field, "unknown role", quoted(first_of(item, ("role", "from", "speaker"))[1]))
-    text, held, is_video = _content(first_of(item, ("content", "value", "text"))[1], field, place)
+    content = first_of(item, ("content", "value", "text"))[1]
+    if kind == "call" and isinstance(content, dict) and "name" in content:
+        content = json.dumps(content, default=str)
+    text, held, is_video = _content(content, field, place)
     listed = item.get("tool_calls")
     if not isinstance(listed, list | None):
         raise Refusal(place.where, field, "tool_calls must be a list", quoted(listed))

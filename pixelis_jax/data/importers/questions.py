@@ -15,6 +15,7 @@ _FRAMES = {
     "norm1000": "in thousandths of the width and the height of the picture",
 }
 OUTSIDE = "answers that are boxes beyond their picture when read as {}: say what they are with --coordinates"
+THOUSANDTHS = "boxes between tokens, which Qwen2-VL and InternVL write in thousandths: --coordinates=norm1000 says so"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +45,15 @@ def typed(asked: Asked, seen: Seen, place: Place, context: Context, tools: Colle
 
     Marks are counted by the caller. Raises Refusal.
     """
-    asked, has_boxes = _worded(asked, seen, place, context, tools)
-    made = answers.typed(asked, place, context) if asked.accepted else answers.untyped(asked)
+    worded, has_boxes = _worded(asked, seen, place, context, tools)
+    made = answers.typed(worded, place, context) if worded.accepted else answers.untyped(worded)
     if has_boxes or seen.has_boxes:
         made["question"] += f"\n(Boxes in this question are {_FRAMES[seen.frame]}{_size(seen)}.)"
     metadata: Record = {}
     if "answers" in made:
         metadata["answers"] = made.pop("answers")
+    if any(map(marks.has_boxes, asked.accepted)) and context.options.coordinates == "auto":
+        context.notes[THOUSANDTHS] += 1
     if made["answer_type"] == "iou":
         metadata |= _framed(made["answer"], seen, place, context)
     return made | {"metadata": metadata}
