@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pixelis_jax.answers import boxes
+from pixelis_jax.answers import boxes, frames
 from pixelis_jax.data.cota import Sample
 from pixelis_jax.data.dialogues import UnusableError, messages
 from pixelis_jax.data.images import open_rgb
@@ -87,14 +87,14 @@ class Preview:
 def gold_box(sample: Sample, sizes: Sequence[tuple[int, ...]]) -> tuple[int, dialogue_html.Region] | None:
     """(number of its picture, region) of an answer that is a box; None for any other."""
     box = boxes.parse(sample.ground_truth) if sample.answer_type == "iou" else None
-    target = sample.metadata.get("target_image", 1)
-    frame = sample.metadata.get("answer_frame", "pixels")
-    if box is None or not isinstance(target, int) or not 1 <= target <= len(sizes):
+    if box is None:
         return None
-    known = {"pixels": sizes[target - 1], "norm1000": (1000, 1000), "relative": (1, 1)}
-    high, wide = known[frame] if isinstance(frame, str) else frame
+    try:
+        index, (high, wide) = frames.gold_frame(sample.metadata, [(size[0], size[1]) for size in sizes])
+    except UserError:
+        return None
     x1, y1, x2, y2 = box
-    return target, ((x1 + x2) / 2 / wide, (y1 + y2) / 2 / high, (x2 - x1) / wide, (y2 - y1) / high)
+    return index + 1, ((x1 + x2) / 2 / wide, (y1 + y2) / 2 / high, (x2 - x1) / wide, (y2 - y1) / high)
 
 
 def _record(sample: Sample, turns: Sequence[object]) -> dict[str, object]:

@@ -112,6 +112,7 @@ def test_a_gold_box_is_placed_by_its_frame():
         ("[0.25, 0.25, 0.5, 0.75]", {"answer_frame": "relative"}),
         ("[250, 250, 500, 750]", {"answer_frame": "norm1000"}),
         ("[100, 50, 200, 150]", {"answer_frame": [200, 400]}),
+        ("[100, 50, 200, 150]", {"seen_size": [200, 400]}),
     ):
         assert gold_box(sample(answer_type="iou", ground_truth=answer, metadata=metadata), [(100, 200)]) == (1, region)
     assert gold_box(sample(), [(100, 200)]) is None

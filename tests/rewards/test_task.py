@@ -239,3 +239,16 @@ def test_a_vote_counts_what_is_written_in_several_ways():
     assert vote("1,234", "$1234.00", r"\\boxed{1234}", "1235").tolist() == [1, 1, 1, 0]
     assert vote("red", "**Red**", "“red”.", "blue").tolist() == [1, 1, 1, 0]
     assert vote(r"3\\sqrt{2}", r"3 \\sqrt2", "3√2", "3").tolist() == [1, 1, 1, 0]
+
+
+def by_level(completions, level, weight=2.0):
+    return [weight * level_ for level_ in level]
+
+
+def test_a_column_of_the_data_is_filled_by_its_name():
+    hard = dataclasses.replace(ASKED, metadata={"columns": {"level": 3}})
+    assert function("by_level", ("level", "source"))([dialogue("7", task=hard)]).tolist() == [6]
+    with pytest.raises(
+        UserError, match=r"takes 'level', which is unknown; .*; of the data source; for the right answer"
+    ):
+        function("by_level", ("source",))
