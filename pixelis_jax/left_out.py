@@ -24,11 +24,13 @@ def why_unanswered(outcomes: Sequence[Outcome], config: ConfigDict) -> str:
         "untagged": ("wrote no answer tag and no tool call", FORMAT),
         "refused": (
             "wrote turns that can't be parsed",
-            f"offer only tools that the model knows (tools.names), or {FORMAT}",
+            FORMAT,
         ),
         "looking": (f"were still calling tools at {dialogue}", "raise these"),
     }
     without = [o for o in outcomes if o.status != "answered"]
+    if commonest_complaint([o for o in without if _way(o) == "refused"])[0].startswith("there is no tool"):
+        ways["refused"] = (ways["refused"][0], f"offer the tools that the model calls (tools.names), or {FORMAT}")
     counts = Counter(map(_way, without)).most_common()
     words = [f"{count} {ways[way][0]}{_complaint([o for o in without if _way(o) == way])}" for way, count in counts]
     return f"{', '.join(words)}; {ways[counts[0][0]][1]}" if counts else ""

@@ -116,7 +116,7 @@ def test_dialogues_that_answer_without_tags_are_told_what_teaches_the_format(tex
         ([spoke("<answer>3</answer>")], "can't be parsed (the parser: a turn begins with one", "SFT"),
         ([spoke(CALL, CALL)], "1 were still calling tools at sampling.max_turns=3 or context_tokens=152;", "raise"),
         ([CUT], "1 were cut in a turn, at sampling.max_new_tokens=32 or context_tokens=152 (as in", "raise"),
-        ([CUT, *[spoke(UNKNOWN)] * 2], "2 wrote turns that can't be parsed", "tools.names"),
+        ([CUT, *[spoke(UNKNOWN)] * 2], "2 wrote turns that can't be parsed", "offer the tools that the model calls"),
     ],
 )  # fmt: skip
 def test_other_ways_to_end_without_an_answer(outcomes: list[Outcome], words: str, remedy: str) -> None:

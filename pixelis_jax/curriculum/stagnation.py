@@ -36,14 +36,24 @@ def stagnates(history: Sequence[float], improvement: float, *, least: int, most:
     if len(values) < least:
         return False
     overlap = likely_overlap(values, overlap)
+    slopes, squares = _lines(values)
     for n in range(least, len(values) + 1):
         fit = _fit(n, overlap)
-        latest = values[-n:] - values[-1]
-        slope = float(fit.slope @ latest)
-        residual = latest - latest.mean() - slope * fit.x
-        if math.sqrt(float(residual @ residual) * fit.variance) * fit.enlarged <= PRECISION * improvement:
-            return slope < improvement
+        if math.sqrt(squares[n - 1] * fit.variance) * fit.enlarged <= PRECISION * improvement:
+            return bool(slopes[n - 1] < improvement)
     return False
+
+
+def _lines(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(slope, residual sum of squares) of the least-squares line through the latest 1, 2, ... values."""
+    latest = values[::-1] - values[-1]
+    n = np.arange(1.0, len(values) + 1)
+    ago = np.arange(len(values)) - 0.0
+    mean_ago, mean = (n - 1) / 2, np.cumsum(latest) / n
+    spread = n * (n * n - 1) / 12  # of the times
+    shared = np.cumsum(ago * latest) - n * mean_ago * mean
+    slope = shared / np.maximum(spread, 1.0)
+    return -slope, np.maximum(np.cumsum(latest**2) - n * mean**2 - slope * shared, 0.0)
 
 
 def likely_overlap(values: np.ndarray, expected: int = 1) -> int:
@@ -63,8 +73,6 @@ def likely_overlap(values: np.ndarray, expected: int = 1) -> int:
 class _Fit:
     """What a line through n values with moving-average noise needs, whatever the values are."""
 
-    x: np.ndarray  # f64[n] times, centred
-    slope: np.ndarray  # f64[n]: slope = slope @ values
     variance: float  # of the slope, for each unit of the residual sum of squares
     enlarged: float  # quantile of t over that of the normal distribution
     precision: np.ndarray  # f64[n, n]: quadratic form of the restricted likelihood
@@ -87,7 +95,7 @@ def _fit(n: int, overlap: int) -> _Fit:
     precision = inverse - inverse @ design @ np.linalg.solve(information, design.T @ inverse)
     determinant = float(np.linalg.slogdet(correlation)[1] + np.linalg.slogdet(information)[1])
     variance = float(slope @ correlation @ slope) / expected
-    return _Fit(x, slope, variance, _t_over_normal(degrees), precision, determinant)
+    return _Fit(variance, _t_over_normal(degrees), precision, determinant)
 
 
 def _t_over_normal(degrees: float) -> float:
