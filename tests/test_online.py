@@ -190,13 +190,14 @@ def test_what_replay_takes_is_said(small_policy) -> None:
 
 
 def test_a_context_without_room_for_a_crop_is_said_of_own_questions(small_policy, tmp_path) -> None:
-    """There no oracle knows a dialogue: a prompt and the largest crop, 16 tokens of 28 x 28 px, must have room."""
+    """There no oracle knows a dialogue: a prompt and a crop that fills the policy's budget must have room."""
     sampler = types.SimpleNamespace(schemas=schemas(ZOOM))
     own = open_questions(
         str(write_folder(tmp_path / "own")), "", 0.3, seed=0, held_out_count=3, check=lambda task: "", train=True
     )
     made = job(policy=small_policy, sampler=sampler, questions=own)
-    needed = prompt_tokens(own.train(0), small_policy.processor, sampler.schemas) + 112 * 112 // 28**2
+    needed = prompt_tokens(own.train(0), small_policy.processor, sampler.schemas)
+    needed += small_policy.processor.full_tokens(crop=True)
     made.config.sampling.context_tokens = needed - 1
     assert any(f"takes about {needed} tokens" in note for note in made.notes())
     made.config.sampling.context_tokens = needed
