@@ -5,6 +5,7 @@ Imports jax only where an error of its kind may have come up, so that `--help` i
 
 import errno
 import io
+import logging
 import os
 import signal
 import sys
@@ -32,6 +33,7 @@ def run_cli(main: Callable[[], int | None], *, memory_remedy: str = TRAINING_REM
     `memory_remedy` tells the user what to do when memory runs out.
     """
     _open_streams()
+    _plain_warnings()
     sys.exit(exit_code(lambda: _checked(main), memory_remedy=memory_remedy))
 
 
@@ -46,6 +48,20 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  open as long as the process
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+class _Plain(logging.Formatter):
+    """`warning: text`, whichever library's logger it comes from."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {super().format(record)}"
+
+
+def _plain_warnings() -> None:
+    """Warnings read like the other lines of a command, without the name of a logging library in front."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Plain())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 def _checked(main: Callable[[], int | None]) -> int | None:

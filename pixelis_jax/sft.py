@@ -40,6 +40,7 @@ class CurriculumSFT(Offline):
         super().__init__(config)
         folder, self.data_note = data_folder(config, self.policy.processor)
         self.corpus, held_out = open_data(config, folder)
+        self.held_out = held_out
         self.curriculum = difficulty_curriculum(config, self.corpus, held_out)
         processor = self.policy.processor
         encode = Encode(self.corpus, processor, self.tools)
@@ -70,20 +71,22 @@ class CurriculumSFT(Offline):
 
     def notes(self) -> list[str]:
         """What was left out of the data, and what does not divide by the mesh, in lines for the user."""
-        sizes = ", ".join(f"{len(self.corpus.numbers(name))} {name}" for name in self.corpus.categories)
         told = [f"data: {self.data_note}"] if self.data_note else []
-        told.append(f"data: {len(self.corpus)} samples of {self.corpus.name} ({sizes})")
-        left = ", ".join(f"{count} {reason}" for reason, count in self.corpus.left_out.most_common())
-        told += [f"data: left out {left}"] if left else []
+        told += [*accounts(self.corpus, self.held_out), f"data: {self._row_limit()}"]
         if self.shared_pictures:
             told.append(f"data: {self.shared_pictures} held-out pictures are trained on too: accuracy will be too high")
         if self.split.unreadable:
             left = f"evaluation: {self.split.unreadable} held-out questions left out"
             told.append(f"{left}, whose picture is damaged or answer of another type")
         counts = (
-            f"{len(self.validation.numbers)} held-out questions while training, {len(self.test.numbers)} at the end"
+            f"of {len(self.held_out)} held-out samples {len(self.validation.numbers)} are asked while training,"
+            f" {len(self.test.numbers)} at the end"
         )
         return [*told, f"evaluation: {counts}", *assembly.mesh_notes(self.config, self.policy)]
+
+    def _row_limit(self) -> str:
+        limit = self.config.data.row_tokens
+        return f"a dialogue of more than {limit} tokens (data.row_tokens) is left out when it is drawn; skipped/samples"
 
     # State ----------------------------------------------------------------------------------------------------------
     def first_state_of(self, trainable: PyTree) -> TrainState:
@@ -246,6 +249,25 @@ def data_settings(synthesis: SynthesisConfig, processor: Processor) -> dict[str,
     sizes = {f"{name}_{field}": int(n) for name, b in budgets.items() for field, n in dataclasses.asdict(b).items()}
     factor = processor.config.need_vision().factor
     return made | sizes | {"factor": factor, "coordinates": processor.coordinates}
+
+
+def accounts(training: Corpus, held_out: Corpus) -> list[str]:
+    """What became of every sample of the data, in lines: trained on, held out, left out and why."""
+    one = training.name == held_out.name
+    lines = []
+    for corpus, does in ((training, "are trained on"), (held_out, "are held out")):
+        sizes = ", ".join(f"{len(corpus.numbers(name))} {name}" for name in corpus.categories)
+        left = corpus.left_out.total()
+        read = len(corpus) + left + (len(held_out) if one else 0)
+        parts = [f"{len(corpus)} {does} ({sizes})"]
+        if one:
+            parts.append(f"{len(held_out)} are held out")
+        reasons = ", ".join(f"{count} {reason}" for reason, count in corpus.left_out.most_common())
+        parts.append(f"{left} are left out" + (f" ({reasons})" if left else ""))
+        lines.append(f"data: of {read} samples in {corpus.name} {', '.join(parts)}")
+        if one:
+            break
+    return lines
 
 
 def open_data(config: ConfigDict, folder: Path) -> tuple[Corpus, Corpus]:
