@@ -1,10 +1,14 @@
 """The table of finished SFT runs: means by hand, and runs that can't be compared."""
 
+import dataclasses
 import json
 
 import pytest
+from corpus_files import write_folder
 
 from docs import make_sft_results
+from pixelis_jax.data.corpus import Selection, open_sides
+from pixelis_jax.sft import accounts
 from pixelis_jax.types import UserError
 
 
@@ -50,3 +54,20 @@ def test_runs_that_can_not_be_compared(tmp_path, capsys):
     with pytest.raises(SystemExit):
         make_sft_results.main([f"={run}"])
     assert "is no group; write it as" in capsys.readouterr().err
+
+
+def test_every_sample_is_accounted_for_at_the_start(tmp_path):
+    """27 samples, three of them traps: trained on, held out and left out add up to what was read."""
+
+    def change(category, i, made):
+        return dataclasses.replace(made, sample_type="trap_logical" if i == 0 else made.sample_type)
+
+    folder = write_folder(tmp_path / "own", change=change)
+    training, held_out = open_sides(folder, None, Selection(held_out_share=0.3))
+    (line,) = accounts(training, held_out)
+    assert line.startswith(f"data: of 27 samples in {folder} {len(training)} are trained on (")
+    assert line.endswith(f"), {len(held_out)} are held out, 3 are left out (3 sample_type trap_logical)")
+    assert len(training) + len(held_out) + 3 == 27
+    other = write_folder(tmp_path / "apart", sizes={"simple": 2, "medium": 1, "hard": 1})
+    lines = accounts(*open_sides(folder, other, Selection()))
+    assert lines[1] == f"data: of 4 samples in {other} 4 are held out (2 simple, 1 medium, 1 hard), 0 are left out"

@@ -97,6 +97,7 @@ class Corpus:
         if isinstance(more := sample.metadata.get("answers"), list):
             metadata["answers"] = tuple(map(str, more))
         metadata[COLUMNS] = columns_of(sample)
+        metadata[cota.OWN_TYPE] = own_type(sample)
         metadata |= {name: sample.metadata[name] for name in frames.NAMES if name in sample.metadata}
         return Task(
             task_id=sample.sample_id,
@@ -112,6 +113,12 @@ class Corpus:
             tolerance=sample.tolerance,
             metadata=metadata,
         )
+
+
+def own_type(sample: Sample) -> str:
+    """What results of a sample are counted under: its data's own word, "user" for imported data without one."""
+    imported = sample.provenance.synthesis_method.startswith("import:")
+    return str(sample.metadata.get(cota.OWN_TYPE) or ("user" if imported else sample.task_type))
 
 
 @dataclasses.dataclass

@@ -44,6 +44,7 @@ MAX_NESTING = 64  # lists and objects inside each other
 
 # Names that other writers of CoTA use -> ours.
 UNANSWERED = "unanswered"  # in metadata: nobody knows the answer, and what stands in its place is none
+OWN_TYPE = "own_type"  # metadata of an imported sample: what its data calls this kind of question
 _SAMPLE_NAMES = {"final_answer": "answer"}
 _STEP_NAMES = {"operation": "action", "arguments": "parameters", "observation": "result", "correction": "thought"}
 _PARAMETER_NAMES = {

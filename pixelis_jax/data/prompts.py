@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from pixelis_jax.data.corpus import ChangedError, Corpus, Selection, open_corpus, open_sides
-from pixelis_jax.data.cota import SAMPLE_TYPES
+from pixelis_jax.data.cota import OWN_TYPE, SAMPLE_TYPES
 from pixelis_jax.data.pixelsearch.questions import LOOK_KINDS, make_task
 from pixelis_jax.models.processor import Placed, Processor
 from pixelis_jax.models.rows import Row
@@ -211,9 +211,8 @@ class _Side:
         except UserError as error:
             why = str(error)
         if not why:
-            return dataclasses.replace(
-                task, index=address, needs_look=True, metadata={**task.metadata, "kind": task.task_type}
-            )
+            kind = task.metadata[OWN_TYPE]
+            return dataclasses.replace(task, index=address, needs_look=True, metadata={**task.metadata, "kind": kind})
         if not self.why:
             logging.warning("%s%s", why, self._told)
             self.why = why

@@ -1,12 +1,15 @@
 """What an RL job asks: scenes by number, and a user's own questions, epoch after epoch."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 from corpus_files import write_folder
 
 from pixelis_jax.data import prompts as prompting
+from pixelis_jax.data.cota import OWN_TYPE
+from pixelis_jax.data.importers.answers import own_type
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.data.prompts import Scenes, open_questions
 from pixelis_jax.types import UserError
@@ -84,6 +87,20 @@ def test_held_out_pictures_are_not_trained_on(tmp_path):
     assert questions.held_out_count == 4 and len(set(asked)) == 4 and not trained & set(asked)
     assert questions.held_out(9).task_id == questions.held_out(3).task_id
     assert all(questions.held_out(i).needs_look for i in range(4))  # success is over all questions
+
+
+def test_results_are_told_apart_by_the_data_s_own_column(tmp_path):
+    """Else by_task would name the type that stands in for an unknown one."""
+    words = itertools.cycle(("receipts", None))
+
+    def change(category, i, made):
+        own = next(words)
+        return dataclasses.replace(made, metadata=made.metadata | ({OWN_TYPE: own} if own else {}))
+
+    questions = opened(write_folder(tmp_path / "own", change=change), count=100)
+    kinds = {questions.held_out(i).metadata["kind"] for i in range(questions.held_out_count)}
+    assert "receipts" in kinds and kinds <= {"receipts", "text_extraction", "attribute_recognition"}
+    assert own_type({"category": " street  signs "}) == "street signs" and own_type({"category": 3}) == ""
 
 
 def test_another_folder_may_be_held_out(tmp_path):

@@ -50,6 +50,7 @@ TYPES = {
     **{name: "" for name in ("text", "string", "str", "other", "open", "open_ended", "free_form", "free_text")},
     **{name: "" for name in ("yes/no", "yes_no", "short", "word", "phrase", "list", "qa", "vqa")},
 }
+LONGEST_TYPE = 60  # characters of what the data calls a kind of question
 _TASK_NAMES = ("task_type", "category", "question_type", "type")
 _LETTERS = re.compile(
     r"[A-Z](?:\s*(?:,|;|/|&|\band\b|\bor\b)\s*[A-Z])*[.:)]?|[(\[（][A-Za-z][)\]）][.:]?|[A-Za-z][.:)）]"
@@ -88,6 +89,13 @@ def task_type(record: Mapping[str, Any], default: str, place: Place, notes: Coun
         raise Refusal(place.where, "task_type", f"missing; give one of {', '.join(TASK_TYPES)}, or --task_type")
     notes[f"task_type by --task_type={default}"] += 1
     return default
+
+
+def own_type(record: Mapping[str, Any]) -> str:
+    """What the data itself calls this kind of question, by which results are told apart; "" where it does not."""
+    values = (record.get(name) for name in _TASK_NAMES)
+    words = (" ".join(value.split())[:LONGEST_TYPE] for value in values if isinstance(value, str))
+    return next((word for word in words if word), "")
 
 
 def tagged(text: str) -> str | None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pixelis_jax.data.cota import OWN_TYPE
 from pixelis_jax.data.importers import answers, picture_values
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, quoted
 from pixelis_jax.data.importers.pictures import MISSING, Picture
@@ -107,6 +108,8 @@ def base_record(record: Record, place: Place, context: Context, used: set[str]) 
     made["metadata"] = dict(metadata) if isinstance(metadata, dict) else {}
     if metadata is not None and not isinstance(metadata, dict):
         made["metadata"]["metadata"] = metadata
+    if own := answers.own_type(record):
+        made["metadata"].setdefault(OWN_TYPE, own)
     if place.split:
         made["metadata"]["split"] = place.split
     made.update({name: record[name] for name in _KEPT if record.get(name) is not None})
