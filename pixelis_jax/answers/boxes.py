@@ -20,7 +20,8 @@ NAMES = ("bbox_2d", "bbox", "box_2d", "box", "bounding_box", "coordinates")
 _CORNERS = (("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max"))
 _MARK = re.compile(r"<\|(?:box|quad)_(?:start|end)\|>|</?(?:box|bbox|bbox_2d)>")
 _REFERENCE = re.compile(r"<\|object_ref_start\|>.*?<\|object_ref_end\|>|<ref>.*?</ref>", re.DOTALL)
-_LABEL = re.compile(r"(?:bbox_2d|bbox|bounding box|box|coordinates)\s*[:=]\s*(?=[\[(\d{-])", re.IGNORECASE)
+_LABEL = re.compile(r"^[\"']?(?:bbox_2d|bbox|bounding box|box|coordinates)[\"']?\s*[:=]\s*(?=[\[(\d{-])", re.IGNORECASE)
+_CORNERS_GAP = re.compile(r"([)\]])\s*(?:-|to|->)\s*([(\[])")
 _NUMERIC = re.compile(r"[-+\d.,;e\s\[\](){}]+", re.ASCII)
 _BRACKETS = str.maketrans("(){};", "[][],")
 _GAP = re.compile(r"(?<=[\d.\]])\s+(?=[-+\d.\[])", re.ASCII)
@@ -32,6 +33,7 @@ def parse(text: str) -> Box | None:
         return None
     bare = _MARK.sub("", _REFERENCE.sub("", texts.unwrap(text)))
     bare = texts.normalise(_LABEL.sub("", texts.unwrap(texts.normalise_marks(bare)), count=1))
+    bare = _CORNERS_GAP.sub(r"\1,\2", bare)
     if _NUMERIC.fullmatch(bare):
         bare = "[" + _GAP.sub(",", bare.translate(_BRACKETS)) + "]"
     return of(_read(bare))

@@ -9,9 +9,14 @@ from pixelis_jax.answers import text as texts
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ANNOUNCED = re.compile(
-    r"(?:(?:the|my)\s+)?(?:(?:final|correct|right|best)\s+)?(?:answer|option|choice)\s*(?:is\s*)?[:=]?\s*(?:(?:option|choice)\s+)?",
+    r"(?:(?:the|my)\s+)?(?:(?:final|correct|right|best)\s+)?(?:answer|option|choice|letter)\s*(?:is\s*)?[:=]?\s*(?:(?:option|choice|letter)\s+)?",
 )
-_LETTER = re.compile(r"[(\[{<]?\s*([a-z])\s*(?:[)\]}>][.:]?|[.:)]|[,-](?=\s))?(?:\s+|$)", re.ASCII)
+_CONFIRMED = re.compile(r"\s+is\s+(?:the\s+)?(?:correct|right|best)(?:\s+(?:answer|option|choice|one))?$")
+_LETTER = re.compile(
+    r"[(\[{<【]?\s*([a-z])\s*(?:\.?[)\]}>】][.:]?|[.:)、]|[,-](?=\s)|(?=[=|]))?(?:\s+|$|(?=[=|]))", re.ASCII
+)
+_SIGNS = re.compile(r"^(?:-?>|=>|[-:=|])\s*")
+_BRACKETED = re.compile(r"[(\[](.*)[)\]]")
 _TIGHT = re.compile(r"[(\[]?([a-z])[.:)\]]+(?=\S)", re.ASCII)  # "b.red"
 _TRAILING = re.compile(r"(.*\S)\s*\(\s*([a-z])\s*\)", re.ASCII)
 _RUN = re.compile(r"[A-Z]{2,26}", re.ASCII)
@@ -62,6 +67,7 @@ def _one(text: str, choices: Sequence[str]) -> list[int] | None:
 
 def _by_letter(said: str, keys: Sequence[str]) -> int | None:
     """The choice whose letter stands in front (or in brackets behind), if what follows is nothing or its text."""
+    said = _CONFIRMED.sub("", said)
     starts = {0, match.end() if (match := _ANNOUNCED.match(said)) else 0}
     for start in starts:
         rest = said[start:].strip()
@@ -77,7 +83,9 @@ def _letters_of(said: str) -> list[tuple[str, str]]:
     found = []
     for pattern in (_LETTER, _TIGHT):
         if match := pattern.match(said):
-            found.append((match[1], _key(said[match.end() :].strip().removeprefix("-").removeprefix(":").strip())))
+            rest = said[match.end() :].strip()
+            bracketed = _BRACKETED.fullmatch(rest)
+            found.append((match[1], _key(bracketed[1] if bracketed else _SIGNS.sub("", rest))))
     if match := _TRAILING.fullmatch(said):
         found.append((match[2], _key(match[1])))
     return found

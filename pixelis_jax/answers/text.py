@@ -23,6 +23,8 @@ QUOTES = {
 }
 _PAIRS = (("$$", "$$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("__", "__"), ("*", "*"), ("_", "_"))
 _FENCE = re.compile(r"```[ \t]*[\w+-]*[ \t]*\n(.*?)\n?[ \t]*```|```(.*?)```", re.DOTALL)
+_HEADING = re.compile(r"#{1,6}[ \t]+(?=\S)")
+_TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
 _STYLE = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|math(?:rm|bf|it|sf|tt|normal)|mbox|emph|boldsymbol|displaystyle)\s*\{([^{}]*)\}"
@@ -44,9 +46,9 @@ _VULGAR = re.compile("(?<=[0-9])(?=[¼½¾⅐-⅞])")
 def unwrap(text: str) -> str:
     r"""The answer without what wraps it; its own letters, case and inner marks stay. Never empty unless `text` is.
 
-    Taken off again and again: code fences and backticks, quotes, `**` and `_`, `$..$`, `\(..\)`, `\text{}` and its
-    like, a label such as "Answer:", one full stop. Of a text with one `\boxed{}` the box alone counts; several are each
-    replaced by what they hold, so that "\boxed{4} or \boxed{5}" is no 5.
+    Taken off again and again: code fences, backticks, quotes, headings, `**`, `_`, `$..$`, `\(..\)`, `\text{}` and its
+    like, a label such as "Answer:", one full stop or comma. Of a text with one `\boxed{}` the box alone counts;
+    several are each replaced by what they hold, so that "\boxed{4} or \boxed{5}" is no 5.
     """
     bare = text.strip()
     while bare:
@@ -63,7 +65,7 @@ def normalise(text: str) -> str:
     Raised digits are kept as powers (`m²` is `m^2`, not `m2`), and `1½` is `1 1/2`.
     """
     text = _RAISED.sub(lambda m: "^" + unicodedata.normalize("NFKC", m[0]), text)
-    text = _VULGAR.sub(" ", text).translate(_HIDDEN)
+    text = _VULGAR.sub(" ", text).translate(_HIDDEN).translate(_PLAIN)
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     text = text.translate(_PLAIN).replace("\u2044", "/")
     if not text.isascii():
@@ -114,6 +116,10 @@ def _once(text: str) -> str:
         text = text[:start] + inside + text[end:]
     if boxes:
         return text
+    if heading := _HEADING.match(text):
+        return text[heading.end() :]
+    if tags := _TAGS.fullmatch(text):
+        return tags[1]
     if fence := _FENCE.fullmatch(text):
         return fence[1] if fence[1] is not None else fence[2]
     for pattern in (_STYLE, _INLINE):
@@ -128,6 +134,6 @@ def _once(text: str) -> str:
         return text[1:-1]
     if (label := _LABEL.match(text)) and label.end() < len(text):
         return text[label.end() :]
-    if text[-1] in ".。" and not text.endswith(".."):
+    if text[-1] in ".。,;" and not text.endswith(".."):
         return text[:-1]
     return text

@@ -25,6 +25,9 @@ PRICES = ("8.75", "8.79", "8.75")
         "Final answer: **B**",
         "The answer is B", "The answer is B.", "The correct option is (B)", "The correct answer is: B. a circle",
         r"The answer is \boxed{B}.",
+        "B is correct", "Option B is the right answer", "Letter B", "B (a circle)", "B -> a circle", "B = a circle",
+        "B | a circle",
+        "(b.)", "【B】", "B、", "### B", "<answer>B</answer>",
         "a circle", "A circle.", "**a circle**", "“a circle”", "a\u00a0circle",
     ],
 )  # fmt: skip
@@ -37,7 +40,8 @@ def test_b_however_it_is_written(said):
     [
         "B. a square", "B) a square", "(B) not a circle", "not a circle", "circle", "E", "", " ", ".", "Because",
         "the circle is not B", "I think B",
-        "B. a circle or a star", "Z", "1", "2", "BB", "BAD", "B, E", "Bee", "B B",
+        "B. a circle or a star", "B (a star)", "B is not correct", "It is not B", "B = a star", "Z", "1", "2", "BB",
+        "BAD", "B, E", "Bee", "B B",
     ],
 )  # fmt: skip
 def test_what_names_no_choice(said):

@@ -24,6 +24,7 @@ from pixelis_jax.answers.expressions import digits, equal, looks_like_math
         (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}"), (r"2\sqrt{3}", r"\sqrt{12}"), (r"\infty", "∞"),
         ("2^{10}", "1024"),
         (r"\frac{x^2-1}{x-1}", "x+1"), ("red", "**Red**"), ("5", "5.0"), ("sqrt(2)", r"\sqrt{2}"),
+        ("x^2+2x+1", "(x+1)^2"), ("x^{10}+1", "x**10 + 1"),
         (r"\sin x", r"\sin(x)"),
     ],
 )  # fmt: skip
@@ -63,6 +64,7 @@ def test_what_would_take_for_ever_is_unequal(said):
 
 def test_work_is_bounded_by_calls(monkeypatch, caplog):
     """What the library swallows can't undo it, and the next comparison works."""
+    assert equal("x^2-8", "-8+x^2")  # loaded
     monkeypatch.setattr(expressions, "MAX_CALLS", 2000)
     expressions.failures.clear()
     for exponent in (5, 6):

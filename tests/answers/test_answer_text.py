@@ -32,7 +32,8 @@ def test_red_however_it_is_written(said):
         ("10-20", "10–20"),
         ("-5 K", "−5 K"), ("straße", "STRASSE"), ("1 1/2", "1½"), ("m^2", "m²"), ("50%", r"50\%"),
         ("$5 off", r"\$5 off"),
-        ("file", "ﬁle"), ("٣ apples", "3 apples"), ("a...", "a…"), ("3 cm", r"3\text{ cm}"), ("3 cm", r"3\,cm"),
+        ("file", "ﬁle"), ("٣ apples", "3 apples"), ("a...", "a…"), ("5'10\"", "5′10″"), ("red", "red,"),
+        ("red", "## Red"), ("3 cm", r"3\text{ cm}"), ("3 cm", r"3\,cm"),
         ("x and y", "$x$ and $y$"),
     ],
 )  # fmt: skip
