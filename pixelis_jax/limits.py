@@ -1,5 +1,10 @@
-"""What the fields of a config may be: said in one line before anything is loaded or trained."""
+"""What the fields of a config may be: said in one line before anything is loaded or trained.
 
+Each number has an interval here. What a part of a job refuses beyond that, such as two values that don't go together,
+it refuses when it is made; `check` makes these parts, so that nothing that it admits is refused later.
+"""
+
+import dataclasses
 import importlib
 import math
 from collections.abc import Collection, Mapping
@@ -7,6 +12,7 @@ from typing import Any, get_args
 
 from ml_collections import ConfigDict
 
+from pixelis_jax import assembly, curriculum
 from pixelis_jax.algorithms import grpo
 from pixelis_jax.algorithms.advantages import Scale
 from pixelis_jax.as_trained import FALLBACK
@@ -35,9 +41,9 @@ LIMITS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**31 - 1),
     "total_steps": FROM_ZERO,
     "log_every_steps": COUNT,
-    "model.width": SIZE,
+    "model.width": (64, 2**20),  # in steps of two heads
     "model.layers": DEPTH,
-    "model.vision_width": SIZE,
+    "model.vision_width": (32, 2**20),  # in steps of a head
     "model.vision_depth": DEPTH,
     "image.min_pixels": (1, LARGEST_AREA),
     "image.max_pixels": (1, LARGEST_AREA),  # a vision token of the model at least: models/processor.py
@@ -110,10 +116,10 @@ LIMITS: dict[str, tuple[float, float]] = {
     "rollout.replay_size": SIZE,
     "rollout.replay_alpha": (0, 100),
     "rollout.replay_max_age": COUNT,
-    "algorithm.e_low": SHARE,
-    "algorithm.e_high": (0, 100),
+    "algorithm.e_low": (0, 0.999999),
+    "algorithm.e_high": (1e-9, 100),
     "algorithm.kl_beta": AMOUNT,
-    "algorithm.entropy_bonus": (-1e9, 1e9),
+    "algorithm.entropy_bonus": AMOUNT,
     "algorithm.delta": (0, 1e9),
     "algorithm.cispo_cap": (1e-9, 1e9),
     "algorithm.sapo_tau_positive": (1e-9, 1e9),
@@ -205,6 +211,7 @@ def check(config: ConfigDict) -> None:
             raise UserError(f"{name} is {fields[name]!r}; use one of {', '.join(k or repr(k) for k in known)}")
     _check_pairs(fields)
     _check_job(job, fields)
+    _check_parts(job, config)
 
 
 def _check_types(job: str, fields: Mapping[str, Any]) -> None:
@@ -282,6 +289,9 @@ def _check_job(job: str, fields: Mapping[str, Any]) -> None:
         raise UserError(
             f"optimizer.micro_batches is {parts}; pretraining takes 1, since rows of a scene share its image"
         )
+    for name, step in (("model.width", 64), ("model.vision_width", 32)):
+        if job == "pretrain" and fields[name] % step:
+            raise UserError(f"{name} is {fields[name]}; it takes a multiple of {step}, since a head has 32 numbers")
     for name in ("model.freeze_vision", "model.new_tokenizer"):
         if job == "pretrain" and fields[name] and not fields["model.init_from"]:
             raise UserError(f"{name} is for a model to go on from; name one with --config.model.init_from")
@@ -292,6 +302,22 @@ def _check_job(job: str, fields: Mapping[str, Any]) -> None:
             raise UserError(
                 f"optimizer.micro_batches {parts} does not divide the {fields[a] * fields[b]} rows of {a} x {b}"
             )
+
+
+def _check_parts(job: str, config: ConfigDict) -> None:
+    """Makes what a config becomes without a model: each part checks itself."""
+    if "dtype" in config.get("model", {}):
+        assembly.dtype_of(config)
+    if job == "rft":
+        assembly.rl_config(config)
+        assembly.reward_curriculum(config)
+    if job == "sft" and config.curriculum.stages:
+        names = [field.name for field in dataclasses.fields(curriculum.DifficultyRules)]
+        rules = curriculum.DifficultyRules(**{name: config.curriculum[name] for name in names})
+        curriculum.difficulty_curriculum(tuple(config.curriculum.stages), rules)
+    if "optimizer" in config:
+        updates = config.algorithm.updates_per_rollout if job == "rft" else 1
+        assembly.make_schedule(config.optimizer, config.total_steps * updates)
 
 
 def _check_online(fields: Mapping[str, Any]) -> None:

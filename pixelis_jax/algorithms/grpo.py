@@ -85,7 +85,9 @@ def _check_numbers(config: GRPOConfig) -> None:
     if config.e_low >= 1:
         raise UserError(f"e_low {config.e_low} must be below 1: the ratio is clipped at 1 - e_low")
     if config.delta is not None and not config.delta > 1 + config.e_high:
-        raise UserError(f"delta {config.delta} must be above 1 + e_high = {1 + config.e_high:g}, or None")
+        raise UserError(
+            f"delta {config.delta} must be above 1 + e_high = {1 + config.e_high:g}, or none (0 in a config)"
+        )
 
 
 @struct.dataclass
