@@ -175,7 +175,7 @@ def starting_adapter(config: ConfigDict, policy: Policy) -> tuple[PyTree, str]:
     if not config.init_from:
         fresh = loras.init(jax.random.fold_in(jax.random.key(config.seed), 1), policy.params, shape)
         _refuse_convolution(config, fresh)
-        return _replicate(policy, fresh), "a fresh adapter (the base model itself)"
+        return parallel.place(policy.mesh, fresh), "a fresh adapter (the base model itself)"
     trained = adapters.read(Path(config.init_from), base_name=config.model.name)
     if trained.lora.rank != shape.rank or not math.isclose(trained.lora.scale, shape.scale, rel_tol=1e-6):
         raise UserError(
@@ -190,7 +190,7 @@ def starting_adapter(config: ConfigDict, policy: Policy) -> tuple[PyTree, str]:
             f"init_from={config.init_from}: lora.targets {tuple(config.lora.targets)} selects other layers than the"
             f" adapter has, such as {differing[0]}; set lora.targets to {tuple(trained.lora.targets)}"
         )
-    return _replicate(policy, trained.adapter), f"the adapter {config.init_from} ({trained.origin})"
+    return parallel.place(policy.mesh, trained.adapter), f"the adapter {config.init_from} ({trained.origin})"
 
 
 def _refuse_convolution(config: ConfigDict, adapter: PyTree) -> None:
@@ -245,10 +245,6 @@ def tree_sha256(tree: PyTree) -> str:
     for leaf in jax.tree.leaves(hosts.fetch(tree)):
         digest.update(leaf.tobytes())
     return digest.hexdigest()
-
-
-def _replicate(policy: Policy, adapter: PyTree) -> PyTree:
-    return jax.device_put(adapter, parallel.replicated(policy.mesh))
 
 
 def make_schedule(config: ConfigDict, total_steps: int) -> optax.Schedule:

@@ -57,7 +57,7 @@ class Offline:
     def first_state_of(self, trainable: PyTree) -> TrainState:
         """State at step 0 with `trainable`, placed on the mesh by the rule table."""
         state = train_step.init_state(trainable, self.tx)
-        return jax.device_put(state, parallel.param_shardings(self.policy.mesh, state))
+        return parallel.place(self.policy.mesh, state)
 
     def batches(self, start: int) -> Iterator[DemonstrationBatch]:
         """Batches from step `start` on, this process's part of each."""

@@ -136,7 +136,7 @@ class Online:
         key = jax.random.fold_in(jax.random.key(self.config.seed), 2)
         parts = train_step.rl_parts(key, self.rl_config, self.policy.model)
         state = train_step.init_state({"lora": lora}, self.tx, **parts)
-        return jax.device_put(state, parallel.replicated(self.policy.mesh))
+        return parallel.place(self.policy.mesh, state)
 
     def first_host(self) -> Host:
         """What the host remembers between steps, as JSON values."""

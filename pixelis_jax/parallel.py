@@ -1,9 +1,9 @@
 """Device mesh and shardings: one rule table, any number of devices.
 
 The mesh is (data, fsdp, tensor). Batches are split over data x fsdp, the KV cache over tensor too, by heads;
-parameters, adapters and the optimizer's moments by the first rule whose pattern is found in their path. Of an adapter,
-`b` of the layers whose outputs are split is split with them, all else is whole on every device. A dimension that does
-not divide by its mesh axes stays whole, and `notes` says so when a job starts.
+parameters, adapters and the optimizer's moments by the first rule whose pattern is found in their path. The LoRA matrix
+`b` is sharded like the outputs of its layer; all else of a training state is whole on every device. A dimension that
+does not divide by its mesh axes stays whole, and `notes` says so when a job starts.
 
 On several hosts the mesh goes over the devices of all processes, in their order, so that each holds neighbouring rows
 (hosts.py); `put_batch` takes the rows of this process.
@@ -93,6 +93,16 @@ def param_shardings(mesh: Mesh, tree: PyTree) -> PyTree:
         return NamedSharding(mesh, _fit(spec, tuple(leaf.shape), mesh))
 
     return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def place(mesh: Mesh, tree: PyTree) -> PyTree:
+    """Parameters, an adapter, or a whole training state, on the devices as RULES say. All jobs place theirs by this."""
+    return jax.device_put(tree, param_shardings(mesh, tree))
+
+
+def placed(mesh: Mesh, tree: PyTree) -> PyTree:
+    """What `place` would give, as abstract arrays: for devices that need not be there."""
+    return abstract(tree, param_shardings(mesh, tree))
 
 
 def abstract(tree: PyTree, shardings: PyTree) -> PyTree:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Memory of a device, GiB, by the first part of a topology's name (vendors' data sheets).
 MEMORY_GIB = {"v5e": 16, "v6e": 32, "v5p": 95, "cpu": 80}
 NO_FIT = 1  # exit code
+HOST_REMEDY = "planning itself needs more memory than this machine has: plan on a larger one, or for fewer devices"
 RESERVE = 0.92  # of it, what programs can have: the rest goes to the runtime and to fragments
 
 
@@ -86,12 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for source in programs.sources(config, mesh):
         done.append(programs.compile_ahead(source))
         print(_line(done[-1]), flush=True)
-    worst = max(done, key=lambda p: p.total)
-    if worst.total <= memory * RESERVE * 2**30:
-        print(f"fits: {worst.name} needs most, {worst.total / 2**30:.2f} of {memory:g} GiB a device")
+    usable = memory * RESERVE * 2**30
+    if all(program.fits(usable) for program in done):
+        most = max(done, key=lambda p: p.total)
+        print(f"fits: {most.name} needs most, {most.total / 2**30:.2f} of {memory:g} GiB a device")
         return OK
-    usable = f"of {memory:g} GiB programs can have {memory * RESERVE:.4g}"
-    print(f"does not fit: {worst.name} needs {worst.total / 2**30:.2f} GiB a device, and {usable}")
+    worst = max((p for p in done if not p.fits(usable)), key=lambda p: p.total)
+    print(_no_fit(worst, memory))
     print(_other_mesh(config, mesh, worst.name, memory))
     return NO_FIT
 
@@ -142,17 +144,25 @@ def _refuse(config: "ConfigDict", unknown: list[str]) -> None:
         raise UserError(f"only configs/rft.py and configs/sft.py can be planned for, not the job {config.job!r}")
 
 
+def _no_fit(program: "Program", memory: float) -> str:
+    """By how much a program is too large, in words."""
+    needed, usable = program.total / 2**30, memory * RESERVE
+    least = "at least " if program.is_least else ""
+    beyond = f", {least}{needed - usable:.2f} GiB too much" if needed > usable else ": the compiler refuses it"
+    had = f"of {memory:g} GiB programs can have {usable:.4g}"
+    return f"does not fit: {program.name} needs {least}{needed:.2f} GiB a device, and {had}{beyond}"
+
+
 def _other_mesh(config: "ConfigDict", mesh: "Mesh", program: str, memory: float) -> str:
-    """The nearest mesh of as many devices in which the largest program fits, in words."""
-    from pixelis_jax import parallel, programs
+    """The nearest mesh of as many devices in which all programs fit, in words; `program` is the one that does not."""
+    from pixelis_jax import parallel
 
     devices = list(mesh.devices.flat)
     smallest: tuple[float, str] | None = None
     for shape in parallel.neighbours(mesh):
         other = parallel.make_mesh(shape, devices)
-        source = next(source for source in programs.sources(config, other) if source.name == program)
-        needed = programs.compile_ahead(source).total / 2**30
-        if needed <= memory * RESERVE:
+        needed, fits = _needed(config, other, program, memory)
+        if fits:
             return f"the nearest mesh that fits: {_words(other)}, {needed:.2f} GiB a device"
         smallest = min(smallest or (needed, _words(other)), (needed, _words(other)))
     best = f"; {smallest[1]} comes nearest with {smallest[0]:.2f} GiB" if smallest else ""
@@ -162,6 +172,24 @@ def _other_mesh(config: "ConfigDict", mesh: "Mesh", program: str, memory: float)
     )
 
 
+def _needed(config: "ConfigDict", mesh: "Mesh", program: str, memory: float) -> tuple[float, bool]:
+    """(GiB a device of the largest program on a mesh, whether all fit); `program` is tried first, and up to a misfit.
+
+    Where the arguments alone are too large, nothing is compiled.
+    """
+    from pixelis_jax import programs
+
+    largest, usable = 0.0, memory * RESERVE * 2**30
+    for source in sorted(programs.sources(config, mesh), key=lambda source: source.name != program):
+        if source.arguments > usable:
+            return source.arguments / 2**30, False
+        done = programs.compile_ahead(source)
+        largest = max(largest, done.total / 2**30)
+        if not done.fits(usable):
+            return largest, False
+    return largest, True
+
+
 def _words(mesh: "Mesh") -> str:
     return ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
 
@@ -169,9 +197,12 @@ def _words(mesh: "Mesh") -> str:
 def _line(p: "Program") -> str:
     sizes = {"arguments": p.arguments, "of which KV cache": p.cache, "outputs": p.outputs, "temporaries": p.temporaries}
     parts = (f"{name} {size / 2**30:.2f}" for name, size in sizes.items() if p.cache or "cache" not in name)
+    if p.refused:
+        told = "more than there is" if p.is_least else f"{p.total / 2**30:.2f} GiB"
+        return f"  {p.name}: the compiler refuses it: {told} (arguments {p.arguments / 2**30:.2f})"
     moved = ", ".join(f"{count} {kind}" for kind, count in sorted(p.collectives.items())) or "no collectives"
     return f"  {p.name}: {p.total / 2**30:.2f} GiB ({', '.join(parts)}), {p.flops / 1e12:.2f} TFLOP, {moved}"
 
 
 if __name__ == "__main__":
-    run_cli(main)
+    run_cli(main, memory_remedy=HOST_REMEDY)

@@ -32,12 +32,19 @@ from pixelis_jax.types import ImageBatch, TokenBatch, TrajectoryBatch, UserError
 
 PyTree = Any
 PROMPT_TEXT_TOKENS = 512  # of the system prompt with the tools and the question; the images come on top
+# What the TPU's compiler says of a program that does not fit: "Used 30.55G of 15.48G hbm."
+_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _COLLECTIVE = re.compile(r"= \S+ (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What a compiled function needs of each device, in bytes, its share of the work, and collectives by kind."""
+    """What a compiled function needs of each device, in bytes, its share of the work, and collectives by kind.
+
+    Of one that the compiler `refused` for its size nothing but the arguments and what it told is known; `is_least`: it
+    told nothing, and the function needs at least its arguments.
+    """
 
     name: str
     arguments: int
@@ -47,19 +54,31 @@ class Program:
     flops: float
     collectives: Counter[str]
     compile_s: float
+    refused: bool = False
+    is_least: bool = False
 
     @property
     def total(self) -> int:
         return self.arguments + self.outputs + self.temporaries
 
+    def fits(self, usable: float) -> bool:
+        """Whether a device that gives programs `usable` bytes can run it."""
+        return not self.refused and self.total <= usable
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A function to compile: `lower()` traces it. `cache` as in Program."""
+    """A function to compile: `lower()` traces it. `held` are its arguments; `cache` as in Program."""
 
     name: str
     lower: Callable[[], Any]
+    held: PyTree = ()
     cache: int = 0
+
+    @property
+    def arguments(self) -> int:
+        """Bytes a device that the arguments take: less than that the function can't do with."""
+        return sum(map(_bytes_a_device, jax.tree.leaves(self.held)))
 
 
 def notes(config: ConfigDict, mesh: Mesh) -> list[str]:
@@ -98,9 +117,9 @@ class _Parts:
         return parallel.abstract(made, parallel.batch_shardings(self.mesh, made))
 
     def state(self, tx: optax.GradientTransformation, **options: Any) -> TrainState:
-        """TrainState at step 0, the same on every device."""
+        """TrainState at step 0, laid out as the job lays it out."""
         made = jax.eval_shape(lambda: train_step.init_state({"lora": self.adapter}, tx, **options))
-        return parallel.abstract(made, jax.tree.map(lambda _: parallel.replicated(self.mesh), made))
+        return parallel.placed(self.mesh, made)
 
     def optimizer(self) -> optax.GradientTransformation:
         """The job's optimizer."""
@@ -114,9 +133,8 @@ def _parts(config: ConfigDict, mesh: Mesh) -> _Parts:
     params = policy.abstract_params(model)
     if kind := assembly.quantize_of(config):
         params = jax.eval_shape(lambda p: quantized.quantize(p, kind), params)
-    params = parallel.abstract(params, parallel.param_shardings(mesh, params))
-    adapter = jax.eval_shape(lambda: loras.init(jax.random.key(0), params, shape))
-    adapter = parallel.abstract(adapter, jax.tree.map(lambda _: parallel.replicated(mesh), adapter))
+    params = parallel.placed(mesh, params)
+    adapter = parallel.placed(mesh, jax.eval_shape(lambda: loras.init(jax.random.key(0), params, shape)))
     return _Parts(config, mesh, model, params, adapter)
 
 
@@ -139,7 +157,7 @@ def _rollout(parts: _Parts, *, prompts: int, group: int) -> Iterator[Source]:
     sampling = assembly.rollout_config(config).sampling
     pack = mesh.shape["tensor"] == 1
     engine = Engine(model, sampling, end_of_turn=model.config.eos_token_id, pack=pack, mesh=mesh)
-    yield Source(f"encode {rows} crops", lambda: engine.encode.lower(parts.base, crops))
+    yield Source(f"encode {rows} crops", lambda: engine.encode.lower(parts.base, crops), (parts.base, crops))
 
     prompt = PROMPT_TEXT_TOKENS + overview.max_pixels // vision.factor**2
     prompt = min(prompt, config.sampling.context_tokens)
@@ -150,7 +168,7 @@ def _rollout(parts: _Parts, *, prompts: int, group: int) -> Iterator[Source]:
     def prefill() -> Any:
         return engine.prefill.lower(variables, tokens, table, repeat=group)
 
-    yield Source(f"prefill {prompts} x {prompt} tokens", prefill)
+    yield Source(f"prefill {prompts} x {prompt} tokens", prefill, (variables, tokens, table))
     state = jax.eval_shape(lambda v, r, t: engine.prefill(v, r, t, repeat=group), variables, tokens, table)
     state = parallel.abstract(state, parallel.state_shardings(mesh, state))
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
@@ -158,8 +176,31 @@ def _rollout(parts: _Parts, *, prompts: int, group: int) -> Iterator[Source]:
     yield Source(
         f"decode {rows} rows",
         lambda: engine.generate.lower(variables, state, keys, active),
+        (variables, state, keys, active),
         cache=sum(_bytes_a_device(x) for x in jax.tree.leaves(state.cache)),
     )
+
+
+def abstract_state(config: ConfigDict, mesh: Mesh) -> TrainState:
+    """The training state of a job as it lies on the mesh at step 0."""
+    parts = _parts(config, mesh)
+    return STATES[config.job](parts, parts.optimizer())
+
+
+def _rl_config(parts: _Parts) -> train_step.RLConfig:
+    config = parts.config
+    # A user's own questions may show several pictures; they are not read here, so a row is taken to be full of them.
+    pictures = config.sampling.context_tokens if config.data.path else 1
+    return assembly.rl_config(config, replay=assembly.replay_config(config, parts.vision, pictures=pictures))
+
+
+def _rl_state(parts: _Parts, tx: optax.GradientTransformation) -> TrainState:
+    rl = _rl_config(parts)
+    return parts.state(tx, **jax.eval_shape(lambda: train_step.rl_parts(jax.random.key(0), rl, parts.model)))
+
+
+def _sft_state(parts: _Parts, tx: optax.GradientTransformation) -> TrainState:
+    return parts.state(tx, averaged=assembly.sft_config(parts.config).average_after is not None)
 
 
 def _rl_step(parts: _Parts) -> Source:
@@ -167,12 +208,8 @@ def _rl_step(parts: _Parts) -> Source:
     config, mesh, model = parts.config, parts.mesh, parts.model
     prompts, rows = config.rollout.prompts, config.rollout.prompts * config.rollout.group_size
     overview, crop = assembly.budgets(config)
-    # A user's own questions may show several pictures; they are not read here, so a row is taken to be full of them.
-    pictures = config.sampling.context_tokens if config.data.path else 1
-    replay = assembly.replay_config(config, parts.vision, pictures=pictures)
-    rl, tx = assembly.rl_config(config, replay=replay), parts.optimizer()
-    rest = jax.eval_shape(lambda: train_step.rl_parts(jax.random.key(0), rl, model))
-    trained = parts.state(tx, **rest)
+    rl, tx = _rl_config(parts), parts.optimizer()
+    trained = _rl_state(parts, tx)
     step = train_step.RLStep(model, tx, rl)
     table = _array((assembly.table_rows(config, parts.vision), parts.model.config.feature_width), model.dtype, mesh)
     batch = dataclasses.replace(_batch(config, mesh, rows), features=table)
@@ -183,6 +220,7 @@ def _rl_step(parts: _Parts) -> Source:
     return Source(
         f"step {rows} x {config.sampling.context_tokens} tokens",
         lambda: step.train_step.jitted(trained).lower(trained, parts.base, parts.adapter, batch, weights=weights),
+        (trained, parts.base, parts.adapter, batch),
     )
 
 
@@ -205,15 +243,17 @@ def _sft_step(parts: _Parts) -> Source:
     )
     plain = parallel.abstract(plain, parallel.batch_shardings(mesh, plain))
     batch = dataclasses.replace(plain, overview=parts.images(rows, overview), crops=parts.images(rows * crops, crop))
-    trained = parts.state(tx, averaged=settings.average_after is not None)
+    trained = _sft_state(parts, tx)
     step = train_step.make_sft_step(parts.model, tx, settings)
     return Source(
         f"step {rows} x {length} tokens, {1 + crops} images each",
         lambda: step.jitted(trained).lower(trained, parts.base, batch),
+        (trained, parts.base, batch),
     )
 
 
 STEPS = {"rft": _rl_step, "sft": _sft_step}
+STATES = {"rft": _rl_state, "sft": _sft_state, "habit": _sft_state}
 
 
 def _batch(config: ConfigDict, mesh: Mesh, rows: int) -> TrajectoryBatch:
@@ -229,13 +269,20 @@ def _batch(config: ConfigDict, mesh: Mesh, rows: int) -> TrajectoryBatch:
 
 
 def _bytes_a_device(x: Any) -> int:
-    return math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+    shape = x.shape if x.sharding is None else x.sharding.shard_shape(x.shape)
+    return int(math.prod(shape)) * int(x.dtype.itemsize)
 
 
 def compile_ahead(source: Source) -> Program:
-    """Compiles a function, and what that says of it."""
+    """Compiles a function, and what that says of it: also that it is too large for the devices."""
     begin = time.perf_counter()
-    compiled = source.lower().compile()
+    lowered = source.lower()
+    try:
+        compiled = lowered.compile()
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _refused(source, str(error), time.perf_counter() - begin)
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     cost = cost[0] if isinstance(cost, list) else cost
     return Program(
@@ -247,6 +294,25 @@ def compile_ahead(source: Source) -> Program:
         flops=float(cost.get("flops", 0.0)),
         collectives=Counter(_COLLECTIVE.findall(compiled.as_text())),
         compile_s=time.perf_counter() - begin,
+    )
+
+
+def _refused(source: Source, text: str, compile_s: float) -> Program:
+    """What is known of a function whose compiler ended with `text`."""
+    told = _USED.search(text)
+    held = source.arguments
+    used = int(float(told[1]) * _UNITS[told[2]]) if told else held
+    return Program(
+        source.name,
+        arguments=held,
+        cache=source.cache,
+        outputs=0,
+        temporaries=max(0, used - held),
+        flops=0.0,
+        collectives=Counter(),
+        compile_s=compile_s,
+        refused=True,
+        is_least=not told,
     )
 
 

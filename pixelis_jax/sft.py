@@ -93,7 +93,7 @@ class CurriculumSFT(Offline):
         averaged = self.config.optimizer.average_share > 0
         own = jax.tree.map(lambda x: x.copy(), trainable)  # steps donate it, and the start is evaluated at the end
         state = train_step.init_state(own, self.tx, averaged=averaged)
-        return jax.device_put(state, parallel.param_shardings(self.policy.mesh, state))
+        return parallel.place(self.policy.mesh, state)
 
     def first_host(self) -> Host:
         """What the host remembers between steps, as JSON values."""

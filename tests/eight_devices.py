@@ -88,7 +88,7 @@ class Job:
         config = dataclasses.replace(rl_batch.rl_config(micro_batches=parts), rewards=self.rewards)
         tx, adapter = optax.sgd(0.3), self.adapter
         batch = parallel.put_batch(mesh, self.trajectories)
-        reference = jax.device_put(adapter, parallel.replicated(mesh))
+        reference = put(mesh, adapter)
         state = rl_batch.first_state(mesh, config, tx, adapter)
         layout = [x.sharding for x in jax.tree.leaves(state)]
         step = train_step.RLStep(self.model, tx, config).train_step
@@ -173,7 +173,7 @@ def mesh_of(shape):
 
 
 def put(mesh, tree):
-    return jax.device_put(tree, parallel.param_shardings(mesh, tree))
+    return parallel.place(mesh, tree)
 
 
 def numbers(metrics):

@@ -96,4 +96,4 @@ def first_state(mesh, config: RLConfig, tx, adapter):
 
     rewards = orchestrator.init(jax.random.key(1), config.rewards)
     state = train_step.init_state({"lora": jax.tree.map(jnp.array, adapter)}, tx, rewards)
-    return jax.device_put(state, parallel.replicated(mesh))
+    return parallel.place(mesh, state)

@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 import types
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from processes import LIMIT_S
@@ -111,6 +113,115 @@ def test_neighbours_are_the_other_meshes_nearest_first():
     assert sorted((s.data, s.fsdp, s.tensor) for s in found) == [(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1)]
 
 
+def program(gib, **fields):
+    return programs.Program("step", int(gib * 2**30), 0, 0, 0, 0.0, Counter(), 0.0, **fields)
+
+
+# What the TPU's compiler says, its table of the largest allocations cut.
+REFUSAL = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. \
+Used 30.55G of 15.75G hbm. Exceeded hbm capacity by 14.80G.
+
+Total hbm usage >= 30.80G:
+    reserved        258.00M
+    program          11.25G
+    arguments        19.30G"""
+
+
+def refusing(text, shape=(4, 1, 1), error=jax.errors.JaxRuntimeError):
+    """A function of one f32[2**30] argument, 4 GiB, that the compiler refuses with `text`."""
+
+    def refuse():
+        raise error(text)
+
+    held = jax.ShapeDtypeStruct((2**30,), np.float32)
+    return programs.Source("step", lambda: types.SimpleNamespace(compile=refuse), held)
+
+
+@pytest.mark.parametrize("error", [jax.errors.JaxRuntimeError, ValueError])
+def test_what_the_compiler_refuses_has_the_size_that_it_tells(error):
+    found = programs.compile_ahead(refusing(REFUSAL, error=error))
+    assert found.refused and not found.is_least and not found.fits(2**50)
+    assert found.total == int(30.55 * 2**30) and found.arguments == 4 * 2**30
+    assert plan._line(found) == "  step: the compiler refuses it: 30.55 GiB (arguments 4.00)"
+    assert plan._no_fit(found, 16) == (
+        "does not fit: step needs 30.55 GiB a device, and of 16 GiB programs can have 14.72, 15.83 GiB too much"
+    )
+
+
+@pytest.mark.parametrize("text", ["RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.", "RESOURCE_EXHAUSTED"])
+def test_a_refusal_without_a_size_tells_the_least(text):
+    found = programs.compile_ahead(refusing(text))
+    assert found.refused and found.is_least and found.total == 4 * 2**30
+    assert "the compiler refuses it: more than there is (arguments 4.00)" in plan._line(found)
+    assert plan._no_fit(found, 16).endswith("needs at least 4.00 GiB a device, and of 16 GiB programs can have 14.72: "
+                                            "the compiler refuses it")  # fmt: skip
+    assert plan._no_fit(found, 4).endswith(", at least 0.32 GiB too much")
+
+
+def test_another_error_of_the_compiler_is_not_taken_for_one():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        programs.compile_ahead(refusing("INTERNAL: Used 30.55G of 15.75G hbm"))
+
+
+def test_a_plan_says_no_by_how_much_and_names_the_nearest_mesh_that_fits(monkeypatch, capsys):
+    """Replicated, the step is refused; split in two, its arguments alone are too large; in four, all programs fit."""
+    compiled = []
+
+    def sources(config, mesh):
+        parts = mesh.shape["fsdp"]
+        held = jax.ShapeDtypeStruct((32 * 2**28 // parts,), np.float32)  # 32 GiB whole
+        yield programs.Source(f"decode {parts}", lambda: None)
+        yield programs.Source("step", lambda: None, held)
+
+    def compile_ahead(source):
+        compiled.append(source.name)
+        if source.name.startswith("decode"):
+            return dataclasses.replace(program(9), name=source.name)
+        whole = source.arguments == 32 * 2**30
+        return programs.compile_ahead_once(refusing(REFUSAL)) if whole else program(source.arguments / 2**30 + 2)
+
+    monkeypatch.setattr(programs, "compile_ahead_once", programs.compile_ahead, raising=False)
+    monkeypatch.setattr(programs, "compile_ahead", compile_ahead)
+    monkeypatch.setattr(programs, "sources", sources)
+    monkeypatch.setattr(programs, "notes", lambda config, mesh: [])
+    devices = [types.SimpleNamespace(id=i) for i in range(4)]
+    monkeypatch.setattr(plan, "_devices", lambda *_: devices)
+    monkeypatch.setattr(parallel, "make_mesh", mesh_of_four)
+    for name in ("JAX_PLATFORMS", "XLA_FLAGS", "TPU_SKIP_MDS_QUERY", "TPU_WORKER_HOSTNAMES", "TPU_ACCELERATOR_TYPE"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    arguments = ["--config=configs/rft.py:qwen2_5_vl_7b", "--topology=v5e:2x2", "--config.mesh.fsdp=1"]
+    assert plan.main(arguments) == plan.NO_FIT
+    told = capsys.readouterr().out.splitlines()
+    assert "  step: the compiler refuses it: 30.55 GiB (arguments 4.00)" in told
+    assert told[-2].startswith("does not fit: step needs 30.55 GiB a device") and "15.83 GiB too much" in told[-2]
+    assert told[-1] == "the nearest mesh that fits: data=1, fsdp=4, tensor=1, 10.00 GiB a device"
+    assert compiled == ["decode 1", "step", "step", "decode 4"]  # nothing for the meshes in between
+
+
+def mesh_of_four(shape, devices=None):
+    rest = shape.fsdp * shape.tensor
+    axes = {"data": 4 // rest, "fsdp": shape.fsdp, "tensor": shape.tensor}
+    return types.SimpleNamespace(shape=axes, devices=np.empty(tuple(axes.values())))
+
+
+def test_a_mesh_fits_where_all_programs_do(monkeypatch):
+    """The step fits in two parts, but decoding does not: the mesh of four is named."""
+    needs = {"step": {1: 20, 2: 9, 4: 5}, "decode": {1: 12, 2: 12, 4: 6}}
+
+    def sources(_, mesh):
+        for name, sizes in needs.items():
+            yield programs.Source(name, lambda gib=sizes[mesh.shape["fsdp"]]: gib)
+
+    monkeypatch.setattr(parallel, "make_mesh", mesh_of_four)
+    monkeypatch.setattr(programs, "sources", sources)
+    monkeypatch.setattr(programs, "compile_ahead", lambda source: program(source.lower()))
+    mesh = types.SimpleNamespace(devices=np.empty((4, 1, 1)))
+    assert plan._other_mesh(None, mesh, "step", 10.0).startswith(
+        "the nearest mesh that fits: data=1, fsdp=4, tensor=1, 6"
+    )
+
+
 @pytest.mark.parametrize(
     ("memory", "words"),
     [
@@ -126,7 +237,7 @@ def test_the_nearest_mesh_that_fits_is_named(monkeypatch, memory, words):
     monkeypatch.setattr(
         programs, "sources", lambda _, mesh: [programs.Source("step", lambda: needs[mesh.shape["fsdp"]])]
     )
-    monkeypatch.setattr(programs, "compile_ahead", lambda source: types.SimpleNamespace(total=source.lower() << 30))
+    monkeypatch.setattr(programs, "compile_ahead", lambda source: program(source.lower()))
     mesh = types.SimpleNamespace(devices=np.empty((4, 1, 1)))
     assert re.match(words, plan._other_mesh(None, mesh, "step", memory))
 
