@@ -32,8 +32,9 @@ from pixelis_jax.types import ImageBatch, TokenBatch, TrajectoryBatch, UserError
 
 PyTree = Any
 PROMPT_TEXT_TOKENS = 512  # of the system prompt with the tools and the question; the images come on top
-# What the TPU's compiler says of a program that does not fit: "Used 30.55G of 15.48G hbm."
-_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm")
+# What the TPU's compiler says of a program that does not fit, its arguments included: "(40.00G) exceeds available HBM"
+# or, in earlier versions, "Used 30.55G of 15.48G hbm".
+_USED = re.compile(r"(?:\(|Used )([\d.]+)([KMGT]?)(?:\) exceeds available HBM| of [\d.]+[KMGT]? hbm)")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _COLLECTIVE = re.compile(r"= \S+ (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
 

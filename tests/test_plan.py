@@ -117,17 +117,15 @@ def program(gib, **fields):
     return programs.Program("step", int(gib * 2**30), 0, 0, 0, 0.0, Counter(), 0.0, **fields)
 
 
-# What the TPU's compiler says, its table of the largest allocations cut.
-REFUSAL = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. \
-Used 30.55G of 15.75G hbm. Exceeded hbm capacity by 14.80G.
-
-Total hbm usage >= 30.80G:
-    reserved        258.00M
-    program          11.25G
-    arguments        19.30G"""
+# What the TPU's compiler says (libtpu 0.0.50), its arguments included, and what an earlier one said.
+REFUSAL = """RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO \
+temporaries (30.55G) exceeds available HBM (15.75G). HLO module: jit_step.
+See https://openxla.org/xla/errors/error_1000 for more details."""
+EARLIER = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. \
+Used 30.55G of 15.75G hbm. Exceeded hbm capacity by 14.80G."""
 
 
-def refusing(text, shape=(4, 1, 1), error=jax.errors.JaxRuntimeError):
+def refusing(text, error=jax.errors.JaxRuntimeError):
     """A function of one f32[2**30] argument, 4 GiB, that the compiler refuses with `text`."""
 
     def refuse():
@@ -137,9 +135,10 @@ def refusing(text, shape=(4, 1, 1), error=jax.errors.JaxRuntimeError):
     return programs.Source("step", lambda: types.SimpleNamespace(compile=refuse), held)
 
 
+@pytest.mark.parametrize("text", [REFUSAL, EARLIER])
 @pytest.mark.parametrize("error", [jax.errors.JaxRuntimeError, ValueError])
-def test_what_the_compiler_refuses_has_the_size_that_it_tells(error):
-    found = programs.compile_ahead(refusing(REFUSAL, error=error))
+def test_what_the_compiler_refuses_has_the_size_that_it_tells(error, text):
+    found = programs.compile_ahead(refusing(text, error=error))
     assert found.refused and not found.is_least and not found.fits(2**50)
     assert found.total == int(30.55 * 2**30) and found.arguments == 4 * 2**30
     assert plan._line(found) == "  step: the compiler refuses it: 30.55 GiB (arguments 4.00)"
