@@ -336,3 +336,37 @@ def test_bad_samples_of_ours_are_refused(data, tmp_path, changes, told):
 def test_padding_must_be_a_share(value):
     with pytest.raises(SystemExit):
         command("--input=x", "--out=y", f"--crop_padding={value}")
+
+
+def test_a_score_of_one_for_the_right_choice_box_and_number(data, tmp_path):
+    """From other people's records to the reward: the command, the folder as a job opens it, the verifier."""
+    from pixelis_jax.data.corpus import Selection, open_corpus
+    from pixelis_jax.rewards.verifiers import verify
+
+    records = [
+        ({"question": "Which?", "options": ["8.75", "8.79", "8.75"], "answer": "C"}, ["C", "8.75"], ["B", "8.79"]),
+        ({"question": "Which two?", "options": ["a", "b", "c"], "answer": "BC"}, ["B", "C", "B, C"], ["A", "A, B"]),
+        ({"question": "Where?", "answer": [10.5, 20, 60, 70]}, ["[10.5, 20, 60, 70]"], ["[70, 20, 80, 80]", "here"]),
+        ({"question": "How much?", "answer": "\\$1,234.00"}, ["1234", "$1,234"], ["1235"]),
+        ({"question": "How long?", "answer": "\\fbox{12 cm}"}, ["12", "12 cm"], ["12 mm"]),
+        ({"question": "What?", "answer": "**dark\u00a0red**"}, ["Dark red."], ["red"]),
+    ]
+    path = write(data / "x.jsonl", [record | {"image": "scene.png"} for record, *_ in records])
+    assert command(f"--input={path}", f"--out={tmp_path / 'out'}", "--strict") == 0
+    corpus = open_corpus(tmp_path / "out", Selection())
+    for number, (record, right, wrong) in enumerate(records):
+        task = corpus.task(number)
+        found = {said: verify(task, said) for said in (*right, *wrong)}
+        assert found == {**dict.fromkeys(right, 1.0), **dict.fromkeys(wrong, 0.0)}, record
+
+
+def test_options_of_the_command_for_types_and_numbers(data, tmp_path):
+    records = [{"question": "Which?", "options": ["cat", "dog", "ape"], "answer": 1, "image": "scene.png"}]
+    records += [{"question": "Which one?", "answer": "B", "image": "scene.png"}]
+    path = write(data / "x.jsonl", records)
+    assert command(f"--input={path}", f"--out={tmp_path / 'none'}") == 2
+    assert command(f"--input={path}", f"--out={tmp_path / 'zero'}", "--answer_index=0") == 0
+    (sample,) = cota.read_jsonl(tmp_path / "zero" / "cota.jsonl")
+    assert (sample.answer, sample.answer_type) == ("B", "choice")
+    assert command(f"--input={path}", f"--out={tmp_path / 'exact'}", "--answer_type=exact") == 0
+    assert [s.answer_type for s in cota.read_jsonl(tmp_path / "exact" / "cota.jsonl")] == ["exact", "exact"]

@@ -19,6 +19,7 @@ from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, cut
 from pixelis_jax.data.importers.choices import Choices
 
 UNKNOWN = "(unknown)"  # stands for the answer that a question lacks
+LONGEST = 10_000  # characters of an answer or a choice; comparing them takes time that grows with the square
 REQUIRED = "required"  # the task type that stands for: refuse a record without one
 # What other data calls our task types.
 TASKS = {
@@ -109,7 +110,7 @@ def plain(value: Any, place: Place, field: str) -> list[str]:
 
     A list of numbers of more than one is one answer (a box, a point).
     """
-    value = _unpacked(value)
+    value = _unpacked(value) if not isinstance(value, str) or len(value) <= LONGEST else value
     box = None if isinstance(value, str) else boxes.of(value)
     if box is not None:
         value = [int(number) if number.is_integer() else number for number in box]
@@ -121,7 +122,7 @@ def plain(value: Any, place: Place, field: str) -> list[str]:
             answers.append(json.dumps(item))
         elif isinstance(item, str) and item.strip():
             inner = tagged(item)
-            answers.append(bare(item if inner is None else inner))
+            answers.append(bare(refuse_long(item if inner is None else inner, place, field)))
         else:
             empty = item is None or (isinstance(item, str) and not item.strip())
             reason = "missing or empty" if empty else "must be a text, a finite number or a list of them"
@@ -129,6 +130,13 @@ def plain(value: Any, place: Place, field: str) -> list[str]:
     if not answers or not all(answers):
         raise Refusal(place.where, field, "missing or empty")
     return list(dict.fromkeys(answers))
+
+
+def refuse_long(text: str, place: Place, field: str) -> str:
+    """An answer or a choice, if it is not too long to be one. Raises Refusal."""
+    if len(text) > LONGEST:
+        raise Refusal(place.where, field, f"longer than {LONGEST} characters", f"{len(text)}")
+    return text
 
 
 def _unpacked(value: Any) -> Any:

@@ -235,10 +235,10 @@ def _conclusion(text: str, truth: list[str], options: Sequence[str], *, calm: bo
     """(thought, answer) of the last message. `calm` says that no tool was called."""
     answer, boxed = answers.tagged(text), [*texts.boxes_in(text)]
     if answer is not None:
-        answer, rest = answers.bare(answer), cut_out(text, "answer")[0]
+        answer, rest = answers.bare(answers.refuse_long(answer, place, "answer")), cut_out(text, "answer")[0]
     elif boxed:
         start, end, inside = boxed[-1]
-        answer = answers.bare(inside)
+        answer = answers.bare(answers.refuse_long(inside, place, "answer"))
         rest = f"{text[:start].removesuffix('$')}{answer}{text[end:].removeprefix('$')}"
     elif truth and not (calm and _is_short(text) and _is_answer(text, truth, options)):
         answer, rest = truth[0], text

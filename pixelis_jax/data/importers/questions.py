@@ -64,7 +64,9 @@ def _worded(asked: Asked, seen: Seen, place: Place, context: Context, tools: Col
     question = other_tools.removed(asked.question, tools, place, context)
     spelled = marks.spelled(question, place, "question")
     has_boxes = marks.has_boxes(question)
-    options = [marks.spelled(choice, place, "choices") for choice in asked.choices.texts]
+    options = [
+        marks.spelled(answers.refuse_long(choice, place, "choices"), place, "choices") for choice in asked.choices.texts
+    ]
     accepted = [answers.bare(marks.answer(answer, place)) for answer in asked.accepted]
     numbers, plain = marks.count(accepted)
     if plain or any(number > len(seen.pictures) for number in numbers):

@@ -217,3 +217,14 @@ def test_task_types_come_from_the_data_or_from_the_default():
     with pytest.raises(Refusal, match="task_type: missing; give one of object_counting, "):
         answers.task_type({}, answers.REQUIRED, PLACE, notes)
     assert set(answers.TASKS.values()) == set(TASK_TYPES) == set(import_.TASK_TYPES)
+
+
+def test_what_is_too_long_to_be_an_answer_is_refused_at_once(refusal):
+    """Fences, boxes and the like are taken off again and again, which a text of megabytes must not cost."""
+    long = "```" * 50_000
+    question = {"question": "What?", "image": "a.png"}
+    assert "answer: longer than 10000 characters (150000)" in refusal(question | {"answer": long})
+    assert "choices: longer than 10000 characters" in refusal(question | {"choices": ["x", long], "answer": "x"})
+    for said in (f"<answer>{long}</answer>", f"\\boxed{{{long}}}"):
+        talk = [{"from": "human", "value": "<image>What?"}, {"from": "gpt", "value": said}]
+        assert "answer: longer than" in refusal({"conversations": talk, "image": "a.png"})

@@ -258,3 +258,12 @@ def test_tokens_that_end_a_turn_are_taken_off(bring):
     talk = [{"from": "human", "value": "<image>What?<|im_end|>\n"}, {"from": "gpt", "value": "red</s>"}]
     (sample,), _, _ = bring({"conversations": talk, "image": "a.png"})
     assert (sample.question, sample.answer) == ("What?", "red")
+
+
+def test_boxes_between_tokens_are_told_of(bring):
+    """Some models write these in thousandths; nothing in the record says so."""
+    record = {"question": "Where?", "image": "a.png", "answer": "<|box_start|>(10,20),(60,70)<|box_end|>"}
+    note = "boxes between tokens, which Qwen2-VL and InternVL write in thousandths: --coordinates=norm1000 says so"
+    assert bring(record)[2].counts.notes[note] == 1
+    (sample,), _, job = bring(record, coordinates="norm1000")
+    assert job.counts.notes[note] == 0 and sample.metadata == {"answer_frame": "norm1000"}
