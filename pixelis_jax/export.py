@@ -56,8 +56,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         adapters.write_settings(directory, trained.settings, origin=trained.origin, base=trained.base_name)
     what = "adapter for" if args.to == "peft" else "adapter merged into"
     print(f"{args.out}: {what} {trained.base_name}, {trained.origin}")
+    if args.to == "peft":
+        print(f"its base: {base_in_python(trained.base_name, args.out)}")
     flag = f"--model={trained.base_name} --adapter={args.out}" if args.to == "peft" else f"--model={args.out}"
     print(f'next: python -m pixelis_jax.predict {flag} --image=FILE --question="..."')
+
+
+def base_in_python(name: str, adapter: Path) -> str:
+    """Where a base model lies, and the expression that loads it and the adapter: PEFT finds no bundled name."""
+    from pixelis_jax.models import families, policy
+
+    base = policy.resolve(name).resolve()
+    text_only = families.from_json(base / "config.json").vision is None
+    auto = "AutoModelForCausalLM" if text_only else "AutoModelForImageTextToText"
+    return f"{base}; with PEFT: PeftModel.from_pretrained({auto}.from_pretrained({str(base)!r}), {str(adapter)!r})"
 
 
 def target_of(out: Path) -> Path:

@@ -66,6 +66,21 @@ def make_mesh(shape: MeshShape, devices: list[jax.Device] | None = None) -> Mesh
     return Mesh(np.array(devices).reshape(data, shape.fsdp, shape.tensor), AXES, axis_types=(AxisType.Auto,) * 3)
 
 
+def with_auto_axes(mesh: Mesh) -> Mesh:
+    """A user's mesh with the axes of this program: Auto (`jax.make_mesh` makes Explicit ones), in the order of `AXES`.
+
+    Axes that it lacks have one device. UserError for an axis of another name, of which no rule speaks.
+    """
+    if unknown := [str(name) for name in mesh.axis_names if name not in AXES]:
+        raise UserError(
+            f"mesh: no rule speaks of an axis {unknown[0]!r}; the axes are {', '.join(AXES)}, as in"
+            f" jax.make_mesh((1, 1, {mesh.size}), {AXES})"
+        )
+    order = [mesh.axis_names.index(name) for name in AXES if name in mesh.axis_names]
+    shape = [mesh.shape.get(name, 1) for name in AXES]
+    return Mesh(mesh.devices.transpose(order).reshape(shape), AXES, axis_types=(AxisType.Auto,) * 3)
+
+
 def neighbours(mesh: Mesh) -> list[MeshShape]:
     """The other shapes of as many devices, the nearest first: by the sum over the axes of |log2 of the ratio|."""
     here = tuple(mesh.devices.shape)

@@ -237,3 +237,21 @@ def test_the_command_ends_with_one_line_and_2(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("pixelis_jax.export: ") and done.stderr.count("\n") == 1
+
+
+def test_the_export_says_where_its_base_lies_and_that_works_with_peft(
+    model: Path, workdir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bundled name, or a folder relative to where the run was started, means nothing to PEFT."""
+    out = exported(workdir, tmp_path / "adapter")
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("its base: "))
+    assert line.startswith(f"its base: {model.resolve()}; with PEFT: PeftModel.from_pretrained(AutoModelForImageText")
+    transformers = pytest.importorskip("transformers")
+    reference_peft = pytest.importorskip("peft", reason="parity with torch: pip install -e .[parity]")
+    names = {"PeftModel": reference_peft.PeftModel} | {name: getattr(transformers, name) for name in AUTO}
+    loaded = eval(line.partition("with PEFT: ")[2], names)
+    assert len(reference_peft.get_peft_model_state_dict(loaded)) == len(jax.tree.leaves(adapters.read(out).adapter))
+    assert "pixelis-tiny" in export.base_in_python("pixelis-tiny", out).partition(";")[0]
+
+
+AUTO = ("AutoModelForImageTextToText", "AutoModelForCausalLM")

@@ -76,6 +76,8 @@ def load(
 ) -> Policy:
     """Load what `resolve` finds under a name onto the mesh (default: all devices on the data axis).
 
+    `Policy.mesh` is that mesh with Auto axes, however the given one was made.
+
     `overview` and `crop` bound the pixels of task images and of tool images; None takes the directory's own bounds.
     `quantize` (one of `quantized.KINDS`) keeps the decoder's kernels in fewer bits. `coordinates` is the frame of boxes
     in calls; "" is the family's own.
@@ -84,7 +86,7 @@ def load(
     config = families.from_json(directory / "config.json")
     for note in config.notes:
         logging.warning("%s: %s", directory / "config.json", note)
-    mesh = mesh or parallel.make_mesh(parallel.MeshShape())
+    mesh = parallel.with_auto_axes(mesh) if mesh else parallel.make_mesh(parallel.MeshShape())
     model = VLM(config, dtype=dtype, lora_scale=lora_scale, remat=config.text.num_hidden_layers > 8)
     abstract = abstract_params(model)
     placed = parallel.abstract(abstract, parallel.param_shardings(mesh, abstract))

@@ -2,10 +2,17 @@
 
 import os
 
+import jax
+import numpy as np
 import pytest
+import small_model
+from jax.sharding import AxisType, Mesh
+from one_tool import ZOOM
 
+from pixelis_jax import parallel
 from pixelis_jax.models import policy as policies
-from pixelis_jax.types import UserError
+from pixelis_jax.rollout import RolloutConfig, Sampler, SamplingConfig
+from pixelis_jax.types import Task, UserError
 
 
 @pytest.mark.parametrize("name", ["", "nowhere", "~nouser/model", "x" * 300, "a\0b", "loop", "file"])
@@ -47,3 +54,46 @@ def test_the_hash_covers_what_decides_what_the_model_sees_and_says(tmp_path, nam
     assert len(seen) == 3
     (tmp_path / "README.md").write_text("other words")
     assert policies.content_hash(tmp_path) in seen
+
+
+MESHES = {
+    "explicit": lambda: jax.make_mesh((1, 1, 1), parallel.AXES, devices=jax.devices()[:1]),
+    "auto": lambda: jax.make_mesh((1, 1, 1), parallel.AXES, (AxisType.Auto,) * 3, devices=jax.devices()[:1]),
+    "one axis": lambda: jax.make_mesh((1,), ("tensor",), devices=jax.devices()[:1]),
+    "another order": lambda: jax.make_mesh((1, 1), ("fsdp", "data"), devices=jax.devices()[:1]),
+}
+
+
+@pytest.fixture(scope="module")
+def small_model_directory(tmp_path_factory):
+    return small_model.write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize("kind", MESHES)
+def test_a_users_mesh_samples_like_ours(small_model_directory, kind):
+    """`jax.make_mesh` makes Explicit axes, in which sampling can't say how its products lie."""
+    task = Task("t", 0, "text_extraction", "which digit?", (np.zeros((60, 90, 3), np.uint8),), "7", needs_look=False)
+
+    def sampled(mesh):
+        policy = policies.load(str(small_model_directory), mesh=mesh)
+        assert policy.mesh.axis_names == parallel.AXES and set(policy.mesh.axis_types) == {AxisType.Auto}
+        config = RolloutConfig(sampling=SamplingConfig(max_new_tokens=6, context_tokens=512), max_turns=1)
+        return Sampler(policy, config, tools=ZOOM)([task], lora=None, seed=0, step=0).trajectories[0]
+
+    own = parallel.make_mesh(parallel.MeshShape(), jax.devices()[:1])
+    np.testing.assert_array_equal(sampled(MESHES[kind]()).tokens, sampled(own).tokens)
+
+
+def test_the_devices_of_a_users_mesh_keep_their_axes():
+    devices = np.array(jax.devices()[:1] * 6).reshape(2, 3)
+    mesh = parallel.with_auto_axes(Mesh(devices, ("tensor", "data")))
+    assert dict(mesh.shape) == {"data": 3, "fsdp": 1, "tensor": 2}
+    assert all(type_ == AxisType.Auto for type_ in mesh.axis_types)
+
+
+def test_a_mesh_with_an_axis_of_another_name_is_refused():
+    mesh = jax.make_mesh((1, 1), ("data", "model"), devices=jax.devices()[:1])
+    with pytest.raises(
+        UserError, match=r"no rule speaks of an axis 'model'; the axes are data, fsdp, tensor, as in jax"
+    ):
+        policies.load("pixelis-tiny", mesh=mesh)
