@@ -24,11 +24,13 @@ from pixelis_jax.config import flatten
 from pixelis_jax.metrics.files import atomic_write, read_jsonl
 from pixelis_jax.metrics.progress import Progress
 from pixelis_jax.metrics.writer import METRICS, MetricWriter
+from pixelis_jax.train_step import TrainState
 from pixelis_jax.types import UserError
 from pixelis_jax.workdir import Workdir
 
 PyTree = Any
 Host = dict[str, Any]
+PARAMETERS = "parameters.txt"
 Summary = dict[str, Any]  # the content of summary.json
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -112,6 +114,8 @@ class Run:
 
     def restore(self, state: PyTree, host: Host) -> tuple[int, PyTree, Host]:
         """(step, state, host) of the last whole checkpoint, or 0 and what was given; all files are cut back to it."""
+        if isinstance(state, TrainState):
+            self._list_parameters(state.trainable)
         named = self.config.checkpoint.restore_step
         restored = self.checkpoints.restore(state, None if named < 0 else named)
         step = None if restored is None else restored[0]
@@ -130,6 +134,17 @@ class Run:
             )
         self.say(f"resumed from step {restored[0]}")
         return restored
+
+    def _list_parameters(self, trainable: PyTree) -> None:
+        """`parameters.txt`: name, shape, type and size of every array that is trained; a line has the totals."""
+        from clu import parameter_overview
+
+        table = parameter_overview.get_parameter_overview(trainable, include_stats=False)
+        if hosts.first():
+            atomic_write(self.path / PARAMETERS, table + "\n")
+        leaves = jax.tree.leaves(trainable)
+        count, size = sum(x.size for x in leaves), sum(x.nbytes for x in leaves)
+        self.say(f"{count:,} trained parameters in {len(leaves)} arrays, {size / 2**20:.1f} MiB: see {PARAMETERS}")
 
     def _check_records(self, step: int | None) -> None:
         """Says that records are lost before files are cut back to `step`, and loses none where checkpoints are.

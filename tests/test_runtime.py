@@ -5,9 +5,11 @@ import shutil
 import signal
 
 import jax.numpy as jnp
+import optax
 import pytest
 from ml_collections import ConfigDict
 
+from pixelis_jax import train_step
 from pixelis_jax.checkpoints import Checkpoints
 from pixelis_jax.metrics.writer import METRICS
 from pixelis_jax.runtime import Run, Stopped
@@ -122,3 +124,21 @@ def test_records_that_end_before_the_checkpoint_are_said(config, tmp_path, caplo
     with caplog.at_level("WARNING"):
         run_steps(config, tmp_path)
     assert f"metrics.jsonl ends at step {STEPS - 1} and the run goes on from {STEPS}" in caplog.text
+
+
+def test_the_trained_parameters_are_listed_with_their_total(config, tmp_path, capsys):
+    """Two arrays of 6 and 8 numbers, 4 bytes each; a second attempt writes the same."""
+    lora = {"layers_0": {"q_proj": {"a": jnp.zeros((3, 2)), "b": jnp.zeros((2, 4))}}}
+    seen = []
+    for _ in range(2):
+        with Run(config, tmp_path / "run", hashes={}) as run:
+            run.restore(train_step.init_state({"lora": lora}, optax.sgd(0.1)), {})
+        seen.append((tmp_path / "run" / "parameters.txt").read_text())
+    assert "14 trained parameters in 2 arrays, 0.0 MiB: see parameters.txt" in capsys.readouterr().out
+    assert seen[0] == seen[1]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in seen[0].splitlines() if line.startswith("|")]
+    assert rows[1:] == [
+        ["lora/layers_0/q_proj/a", "(3, 2)", "float32", "6"],
+        ["lora/layers_0/q_proj/b", "(2, 4)", "float32", "8"],
+    ]
+    assert seen[0].splitlines()[-1] == "Total: 14 -- 56 bytes"
