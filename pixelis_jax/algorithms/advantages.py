@@ -5,6 +5,7 @@ Sources: GRPO arXiv:2402.03300, section 4.1; scale `none` Dr. GRPO arXiv:2503.20
 
 from typing import Literal
 
+import chex
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -45,6 +46,8 @@ def group_advantages(
     [1, 1, 2] in one group -> [-.57725, -.57725, 1.15450] with scale `group`.
     Raises UserError for an unknown scale.
     """
+    chex.assert_rank(rewards, 1, custom_message="rewards f32[B]")
+    chex.assert_shape([group, included], rewards.shape, custom_message="group i32[B], included bool[B] like rewards")
     if scale not in SCALES:
         raise UserError(f"advantage scale '{scale}' is unknown; choose one of {', '.join(SCALES)}")
     stats = group_statistics(rewards, group, included)

@@ -1,5 +1,6 @@
 """How far the sampler's log-probs are from the trainer's for the same tokens."""
 
+import chex
 import jax.numpy as jnp
 from jax import Array
 
@@ -18,6 +19,9 @@ def sampler_trainer_difference(
     Shapes: logp, logp_sampler f32[B, T]; mask bool[B, T]; turn_of i32[B, T], -1 outside assistant turns. Names:
     `sampler_trainer_logprob_diff/{mean,max}` and `sampler_trainer_logprob_diff/turn_<n>/{mean,max}`.
     """
+    chex.assert_rank(mask, 2, custom_message="mask bool[B, T]")
+    given = [x for x in (logp, logp_sampler, turn_of) if x is not None]
+    chex.assert_shape(given, mask.shape, custom_message="logp, logp_sampler, turn_of [B, T] like mask")
     difference = jnp.abs(jnp.where(mask, logp, 0.0) - jnp.where(mask, logp_sampler, 0.0))
     means = {f"{NAME}/mean": (jnp.sum(difference), jnp.sum(mask, dtype=jnp.float32))}
     maxima = {f"{NAME}/max": masked_max(difference, mask)}

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -115,6 +116,7 @@ def grpo_loss(logp: Array, entropy: Array, inputs: GRPOInputs, config: GRPOConfi
     Shapes: logp, entropy f32[B, T]. What stands under a false mask (NaN too) changes neither loss nor gradient.
     Raises ValueError where a term needs log-probs that are not given.
     """
+    _check_shapes(logp, entropy, inputs)
     mask = inputs.policy & inputs.included[:, None]
     logp, entropy = jnp.where(mask, logp, 0.0), jnp.where(mask, entropy, 0.0)
     old = jax.lax.stop_gradient(logp if inputs.logp_old is None else jnp.where(mask, inputs.logp_old, 0.0))
@@ -148,8 +150,20 @@ def grpo_loss(logp: Array, entropy: Array, inputs: GRPOInputs, config: GRPOConfi
     return aggregate(losses, mask, inputs.included, config), stats
 
 
+def _check_shapes(logp: Array, entropy: Array, inputs: GRPOInputs) -> None:
+    """AssertionError that names the inputs of which one has another shape than the policy mask."""
+    chex.assert_rank(inputs.policy, 2, custom_message="inputs.policy bool[B, T]")
+    tokens = [logp, entropy, inputs.logp_old, inputs.logp_ref, inputs.logp_sampler, inputs.turn_of]
+    names = "logp, entropy, logp_old, logp_ref, logp_sampler, turn_of [B, T] like inputs.policy"
+    chex.assert_shape([x for x in tokens if x is not None], inputs.policy.shape, custom_message=names)
+    rows = [x for x in (inputs.advantages, inputs.included, inputs.kl_beta) if x is not None]
+    chex.assert_shape(rows, inputs.policy.shape[:1], custom_message="advantages, included, kl_beta [B]")
+
+
 def surrogate(ratio: Array, logp: Array, advantages: Array, config: GRPOConfig) -> tuple[Array, Array]:
     """(u f32[B, T], clipped bool[B, T]): the policy term of each token and whether its gradient was cut by the clip."""
+    chex.assert_equal_shape([ratio, logp], custom_message="ratio, logp f32[B, T]")
+    chex.assert_rank(advantages, ratio.ndim, custom_message="advantages f32[B, 1]")
     if config.loss == "cispo":
         weight = jax.lax.stop_gradient(jnp.minimum(ratio, config.cispo_cap))
         return -weight * advantages * logp, ratio > config.cispo_cap
@@ -167,6 +181,8 @@ def sampler_correction(logp_old: Array, logp_sampler: Array, mask: Array, config
 
     `truncate` holds it at the cap; `mask` sets it to 0 above the cap. No gradient; the denominators do not change.
     """
+    chex.assert_rank(mask, 2, custom_message="mask bool[B, T]")
+    chex.assert_shape([logp_old, logp_sampler], mask.shape, custom_message="logp_old, logp_sampler f32[B, T] like mask")
     log_weight = jnp.where(mask, logp_old - logp_sampler, 0.0)
     if config.correction.startswith("sequence"):
         log_weight = jnp.broadcast_to(jnp.sum(log_weight, axis=1, keepdims=True), mask.shape)
@@ -185,6 +201,9 @@ def aggregate(losses: Array, mask: Array, included: Array, config: GRPOConfig) -
     n_i policy tokens of row i, N = sum n_i, B included rows, L max_completion. Shapes: losses f32[B, T]; mask
     bool[B, T]; included bool[B].
     """
+    chex.assert_rank(losses, 2, custom_message="losses f32[B, T]")
+    chex.assert_shape(mask, losses.shape, custom_message="mask bool[B, T] like losses")
+    chex.assert_shape(included, losses.shape[:1], custom_message="included bool[B]")
     kind = config.resolved_aggregation
     total, tokens = masked_sum(losses, mask), jnp.sum(mask, dtype=jnp.float32)
     rows = jnp.sum(included, dtype=jnp.float32)

@@ -3,6 +3,7 @@
 Estimators: Schulman, "Approximating KL divergence" (2020). Controller: Ziegler et al., arXiv:1909.08593, section 2.2.
 """
 
+import chex
 import jax.numpy as jnp
 from jax import Array
 
@@ -18,6 +19,7 @@ def kl_estimate(logp: Array, logp_ref: Array, kind: str = "k3") -> Array:
 
     k3 of logp -1.0, reference -1.5 is .10653. d is held in +-20. Raises UserError for an unknown estimator.
     """
+    chex.assert_equal_shape([logp, logp_ref], custom_message="logp, logp_ref: of one shape")
     d = jnp.clip(logp_ref - logp, -MAX_LOG_RATIO, MAX_LOG_RATIO)
     if kind == "k1":
         return -d
@@ -33,6 +35,8 @@ def kl_reward(logp: Array, logp_ref: Array, policy: Array, *, beta: float | Arra
 
     Shapes: logp, logp_ref f32[B, T]; policy bool[B, T] -> f32[B]. Tool tokens add nothing, whatever stands there.
     """
+    chex.assert_rank(policy, 2, custom_message="policy bool[B, T]")
+    chex.assert_shape([logp, logp_ref], policy.shape, custom_message="logp, logp_ref f32[B, T] like policy")
     estimate = kl_estimate(jnp.where(policy, logp, 0.0), jnp.where(policy, logp_ref, 0.0), kind)
     return -beta * masked_sum(estimate, policy, axis=1)
 

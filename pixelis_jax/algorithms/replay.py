@@ -8,6 +8,7 @@ is pure and of fixed shapes: the buffer is part of the train state, and a resume
 import dataclasses
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -102,6 +103,7 @@ def splice(
     Shapes: rows and inputs of B rows, logp_old and logp_ref given; features f[F, D]; informative bool[B]. The table
     grows by the features of the drawn rows. Metrics: replay_share of the batch, replay/age of the drawn rows in steps.
     """
+    _check_shapes(rows, inputs, features, replay, informative)
     assert inputs.logp_old is not None and inputs.logp_ref is not None
     assert inputs.logp_sampler is not None and inputs.turn_of is not None
     b = informative.shape[0]
@@ -149,6 +151,7 @@ def insert(
     A row with more image tokens than the buffer has room for is left out whole: of its images none may be missing.
     Metrics: skipped/replay_rows, how many these are.
     """
+    _check_shapes(rows, inputs, features, replay, informative)
     assert inputs.logp_old is not None and inputs.logp_ref is not None
     assert inputs.logp_sampler is not None and inputs.turn_of is not None
     n, u = replay.features.shape[:2]
@@ -178,3 +181,14 @@ def insert(
         step=put(replay.step, jnp.full(informative.shape, step)),
     )
     return new, {"skipped/replay_rows": jnp.sum(informative & ~fits).astype(jnp.float32)}
+
+
+def _check_shapes(rows: TokenBatch, inputs: GRPOInputs, features: Array, replay: Replay, informative: Array) -> None:
+    """AssertionError that names what does not fit the rows or the buffer."""
+    chex.assert_rank(informative, 1, custom_message="informative bool[B]")
+    length = replay.turn_of.shape[1]
+    tokens = [rows.tokens, rows.image_index, inputs.policy]
+    tokens += [x for x in (inputs.logp_old, inputs.logp_ref, inputs.logp_sampler, inputs.turn_of) if x is not None]
+    names = "rows, logp_old, logp_ref, logp_sampler, turn_of [B, T], T that of the buffer"
+    chex.assert_shape(tokens, (informative.shape[0], length), custom_message=names)
+    chex.assert_shape(features, (None, replay.features.shape[-1]), custom_message="features f[F, D], D the buffer's")

@@ -1,5 +1,6 @@
 """Supervised loss: token-mean cross-entropy over the tokens the policy has to say."""
 
+import chex
 import jax.numpy as jnp
 from jax import Array
 
@@ -17,6 +18,9 @@ def sft_loss(
     ((sum, weight), stats); a batch without a trainable token has weight 0, which the update skips and counts. Raises
     ValueError for smoothing without mean_logp.
     """
+    chex.assert_rank(policy, 2, custom_message="policy bool[B, T]")
+    given = [x for x in (logp, weights, mean_logp) if x is not None]
+    chex.assert_shape(given, policy.shape, custom_message="logp, weights, mean_logp f32[B, T] like policy")
     if smoothing and mean_logp is None:
         raise ValueError("label smoothing needs mean_logp")
     logp = jnp.where(policy, logp, 0.0)

@@ -4,6 +4,7 @@ A row's tokens fill consecutive slots 0, 1, 2, ... without gaps, so causality is
 padding. Padding tokens carry a slot past the end: what they would write is dropped, what they read is never used.
 """
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -39,6 +40,7 @@ def empty_cache(config: TextConfig, *, rows: int, slots: int, dtype: jnp.dtype) 
 
 def mrope(positions: Array, config: TextConfig) -> tuple[Array, Array]:
     """cos and sin f32[B, T, d / 2] of positions i32[B, 3, T]."""
+    chex.assert_shape(positions, (None, 3, None), custom_message="positions i32[B, 3, T]")
     angles = jnp.moveaxis(positions, 1, -1)[..., _axes(config)].astype(jnp.float32) * _frequencies(config)
     return jnp.cos(angles), jnp.sin(angles)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -39,6 +40,7 @@ def score_logits(
     logits: Array, targets: Array, *, forbidden: tuple[int, ...], temperature: float, with_mean: bool = False
 ) -> HeadOutput:
     """Log-prob of i32[...] `targets` and entropy under f32[..., V] `logits`. A forbidden target gets log-prob 0."""
+    chex.assert_shape(targets, logits.shape[:-1], custom_message="targets i32[...] for logits f32[..., V]")
     logp = log_softmax(logits, forbidden=forbidden, temperature=temperature)
     chosen = jnp.take_along_axis(logp, targets[..., None], axis=-1)[..., 0]
     # -inf times its probability 0 is nan; such ids add nothing to the entropy.
@@ -63,6 +65,10 @@ def score_tokens(
     Each row's wanted tokens are moved to its front and scored in chunks of columns; chunks that hold none are skipped,
     so the time is that of the row with the most of them. Logits are recomputed in the backward pass, not kept.
     """
+    chex.assert_rank([hidden, targets, wanted], [3, 2, 2], custom_message="hidden f[B, T, D], targets, wanted [B, T]")
+    chex.assert_shape(
+        [targets, wanted], hidden.shape[:2], custom_message="targets, wanted [B, T] for hidden f[B, T, D]"
+    )
     b, t = targets.shape
     columns = min(t, -(-CHUNK_TOKENS // b))
     chunks = -(-t // columns)

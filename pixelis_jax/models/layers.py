@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -131,6 +132,8 @@ def matmul_precision(dtype: jnp.dtype) -> contextlib.AbstractContextManager[obje
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
     """Rotary embedding, half-split form: x f[..., T, H, d]; cos and sin f32[..., T, d / 2], computed in fp32."""
+    half = (*x.shape[:-2], x.shape[-1] // 2)
+    chex.assert_shape([cos, sin], half, custom_message="cos, sin f32[..., T, d / 2] for x f[..., T, H, d]")
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     cos, sin = cos[..., None, :], sin[..., None, :]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
@@ -151,6 +154,13 @@ def attend(
     with `causal` none behind the query (T = S then): no [T, S] array is held where a flash kernel does the work, which
     is on a GPU for 16-bit types. What a row of length 0 gives is finite and means nothing.
     """
+    chex.assert_rank([query, key, value], 4, custom_message="query f[B, T, H, d], key and value f[B, S, K, d]")
+    chex.assert_equal_shape([key, value], custom_message="key and value f[B, S, K, d]")
+    if mask is not None:
+        rows = (query.shape[0], query.shape[1], key.shape[1])
+        chex.assert_shape(mask, rows, custom_message="mask bool[B, T, S]")
+    if lengths is not None:
+        chex.assert_shape(lengths, query.shape[:1], custom_message="lengths i32[B]")
     return jax.nn.dot_product_attention(
         query,
         key,

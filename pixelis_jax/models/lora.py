@@ -6,6 +6,7 @@ import re
 import zlib
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import traverse_util
@@ -80,7 +81,10 @@ def merge(params: PyTree, adapter: PyTree, scale: float) -> PyTree:
     flat, lora = traverse_util.flatten_dict(params), traverse_util.flatten_dict(adapter)
     for path in {p[:-1] for p in lora}:
         kernel = flat[(*path, "kernel")]
-        delta = lora[(*path, "a")] @ lora[(*path, "b")] * scale
+        a, b = lora[(*path, "a")], lora[(*path, "b")]
+        message = f"{'/'.join(path)}: a f32[in, rank], b f32[rank, out] for kernel f[in, out]"
+        chex.assert_shape([a, b], [(kernel.shape[0], None), (a.shape[-1], kernel.shape[1])], custom_message=message)
+        delta = a @ b * scale
         flat[(*path, "kernel")] = (kernel.astype(jnp.float32) + delta).astype(kernel.dtype)
     return traverse_util.unflatten_dict(flat)
 

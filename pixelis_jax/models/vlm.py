@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -47,7 +48,13 @@ class VLM(nn.Module):
         With deepstack a row is [D * (1 + levels)]: the token's embedding, then what each level adds in the decoder.
         UserError in a text-only model: no token points into its table, so there one row of zeros serves.
         """
-        self.config.need_vision()
+        vision = self.config.need_vision()
+        shape = images.valid.shape
+        chex.assert_rank(images.valid, 3, custom_message="images.valid bool[M, W, L]")
+        chex.assert_shape(
+            images.patches, (*shape, vision.patch_dim), custom_message="images.patches u8[M, W, L, values]"
+        )
+        chex.assert_shape(images.coords, (*shape, 2), custom_message="images.coords i32[M, W, L, 2]")
         with matmul_precision(self.dtype):
             features = self.visual(images)
         return features.reshape(-1, features.shape[-1])
@@ -61,6 +68,8 @@ class VLM(nn.Module):
         lengths: Array | None = None,
     ) -> tuple[Array, Cache | None]:
         """Final hidden states f[B, T, D]; token positions whose `image_index` >= 0 take that row of `features`."""
+        _check_rows(rows, slots)
+        chex.assert_rank(features, 2, custom_message="features f[rows of the table, D * (1 + deepstack levels)]")
         text = self.embed_tokens.astype(self.dtype)[rows.tokens]
         seen = features.astype(self.dtype)[jnp.maximum(rows.image_index, 0)]
         seen, *levels = jnp.split(seen, seen.shape[-1] // text.shape[-1], axis=-1)
@@ -131,6 +140,15 @@ def _logits_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array
 
 
 _to_logits.defvjp(_logits_forward, _logits_backward)
+
+
+def _check_rows(rows: TokenBatch, slots: Array) -> None:
+    """AssertionError that names the parts of a TokenBatch of which one has another shape than its tokens."""
+    chex.assert_rank(rows.tokens, 2, custom_message="rows.tokens i32[B, T]")
+    b, t = rows.tokens.shape
+    names = "rows.valid, rows.policy, rows.image_index, slots [B, T] like rows.tokens"
+    chex.assert_shape([rows.valid, rows.policy, rows.image_index, slots], (b, t), custom_message=names)
+    chex.assert_shape(rows.positions, (b, 3, t), custom_message="rows.positions i32[B, 3, T]")
 
 
 def row_slots(valid: Array) -> Array:
