@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from pixelis_jax.checkpoints import Checkpoints
 from pixelis_jax.metrics.files import atomic_write
 from pixelis_jax.models import families, peft, policy, quantized
-from pixelis_jax.models.checkpoint_files import full_name
+from pixelis_jax.models.checkpoint_files import full_name, number_in
 from pixelis_jax.models.lora import LoraConfig
 from pixelis_jax.models.vlm import VLM
 from pixelis_jax.tools import TOOLS
@@ -115,7 +115,7 @@ def _no_adapter(directory: Path) -> str:
         return f"{directory} is no folder; give the --workdir of a training run, or a PEFT directory"
     inside = [folder.name for folder in directory.iterdir() if (folder / peft.CONFIG).is_file()]
     if inside:
-        last = max(inside, key=_number_in)
+        last = max(inside, key=number_in)
         others = f" (the last of {len(inside)})" if len(inside) > 1 else ""
         return f"{directory} is no adapter, but holds {last}{others}, which is one; give {directory / last}"
     if (directory / peft.WEIGHTS).is_file() or (directory / "adapter_model.bin").is_file():
@@ -125,18 +125,12 @@ def _no_adapter(directory: Path) -> str:
         return f"{directory} is a whole model and no adapter; {remedy}"
     models = [folder.name for folder in directory.iterdir() if (folder / "config.json").is_file()]
     if models:
-        whole = str(directory / max(models, key=_number_in))
+        whole = str(directory / max(models, key=number_in))
         return f"{directory} is no adapter, and {whole} is a whole model; {remedy.replace('it', whole, 1)}"
     return (
         f"{directory} has neither {RUN} (a workdir) nor {peft.CONFIG} (a PEFT directory); give the --workdir of a"
         " training run"
     )
-
-
-def _number_in(name: str) -> tuple[int, str]:
-    """Sort key: `checkpoint-100` comes after `checkpoint-20`."""
-    digits = "".join(filter(str.isdecimal, name))
-    return int(digits or -1), name
 
 
 def settings_of(directory: Path) -> dict[str, dict[str, Any]]:

@@ -34,6 +34,28 @@ def full_name(name: str) -> str:
     return head + slash + _QUANTIZED_NAME.sub("", last)
 
 
+def refuse_no_model(path: Path) -> None:
+    """UserError where no `config.json` is at `path` and its folder is known to be something else."""
+    folder = path.parent
+    if path.is_file() or not folder.is_dir():
+        return
+    if (folder / "adapter_config.json").is_file():
+        raise UserError(
+            f"{folder}: no {path.name} there: it is an adapter; give its base model in its place, and the adapter as"
+            " --config.init_from (predict: --adapter)"
+        )
+    inside = [below.name for below in folder.iterdir() if (below / path.name).is_file()]
+    if inside:
+        last = folder / max(inside, key=number_in)
+        raise UserError(f"{folder}: no {path.name} there, but in {last}; give that folder")
+
+
+def number_in(name: str) -> tuple[int, str]:
+    """Sort key: `checkpoint-100` comes after `checkpoint-20`."""
+    digits = "".join(filter(str.isdecimal, name))
+    return int(digits or -1), name
+
+
 def refuse_quantized(raw: Mapping[str, Any], path: Path) -> None:
     """UserError where the `config.json` at `path` belongs to quantized weights."""
     for where in (raw, raw.get("text_config")):

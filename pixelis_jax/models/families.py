@@ -140,6 +140,7 @@ def from_json(path: Path) -> ModelConfig:
 
     Channel statistics are those of `preprocessor_config.json` beside it, where there is one.
     """
+    checkpoint_files.refuse_no_model(path)
     raw = read_object(path)
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:

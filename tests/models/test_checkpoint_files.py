@@ -173,3 +173,17 @@ def test_a_quantized_config_is_named_with_its_method(tmp_path: Path, method: str
 )
 def test_the_name_of_a_model_in_full(name: str, full: str) -> None:
     assert checkpoint_files.full_name(name) == full
+
+
+def test_a_folder_that_is_no_model_names_the_one_that_is(tmp_path: Path) -> None:
+    """A Trainer's output of full tuning, and an adapter in place of a model."""
+    for step in (20, 100):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=rf"no config\.json there, but in {tmp_path}/checkpoint-100; give that folder"):
+        families.from_json(tmp_path / "config.json")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"no config\.json there: it is an adapter; give its base model in its place"):
+        families.from_json(tmp_path / "config.json")
+    with pytest.raises(UserError, match=r"no config\.json there; give a Hugging Face model directory"):
+        families.from_json(tmp_path / "nothing" / "config.json")
