@@ -5,9 +5,9 @@ python -m benchmarks.scripted_job --workdir=/tmp/run --config=configs/rft.py:qwe
     --config.model.name=/tmp/random_7b --config.total_steps=4 --config.tools.names="('ZOOM_IN',)" \
     --config.sampling.context_tokens=896 --config.sampling.max_turns=2
 
-Every row zooms in once and answers a digit. All else is the job's own: the model's log-probs, tools, images, rewards,
-update, checkpoints; only the choice of the token and the final evaluation are left out. Prints the median seconds of
-each phase over the steps after the first.
+Every row zooms in `--looks` times (default: once) and answers a digit. All else is the job's own: the model's
+log-probs, tools, images, rewards, update, checkpoints; only the choice of the token and the final evaluation are left
+out. Prints the median seconds of each phase over the steps after the first.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from pixelis_jax.main import set_up_jax
 from pixelis_jax.models.processor import Processor
 from pixelis_jax.rollout.engine import Engine
 
-LOOK = '<tool_call>{"name": "ZOOM_IN", "arguments": {"bbox_2d": [10, 10, 90, 90]}}</tool_call>'
+LOOK = '<tool_call>{{"name": "ZOOM_IN", "arguments": {{"bbox_2d": [{0}, {0}, {1}, {1}]}}}}</tool_call>'
 FILLER = "I need a closer look. "
 
 
@@ -56,8 +56,8 @@ class ScriptedEngine(Engine):
         return keys[:, i]
 
 
-def script(processor: Processor, rows: int, tokens: int) -> list[np.ndarray]:
-    """Two turns of exactly `tokens` tokens in each row: a look, then the row's number modulo 10."""
+def script(processor: Processor, rows: int, tokens: int, *, looks: int) -> list[np.ndarray]:
+    """Turns of exactly `tokens` tokens in each row: looks, each a little further, then the row's number modulo 10."""
 
     def padded(after: str) -> list[int]:
         words = 0
@@ -69,15 +69,16 @@ def script(processor: Processor, rows: int, tokens: int) -> list[np.ndarray]:
         ids = [*processor.encode(f"<think>{FILLER * words}</think>{after}"), processor.im_end]
         return ids + [0] * (tokens - len(ids))
 
-    looks = [padded(LOOK)] * rows
+    turns = [[padded(LOOK.format(10 + look, 90 + look))] * rows for look in range(looks)]
     answers = [padded(f"<answer>{row % 10}</answer>") for row in range(rows)]
-    return [np.array(turn, np.int32) for turn in (looks, answers)]
+    return [np.array(turn, np.int32) for turn in (*turns, answers)]
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--looks", type=int, default=1, help="turns with a zoom before the answer")
     args, rest = parser.parse_known_args()
     config, _ = configs.from_argv(rest)
     set_up_jax()
@@ -89,7 +90,7 @@ def main() -> None:
     overview, crop = assembly.budgets(config)
     reader = processor.load(directory, families.from_json(directory / "config.json"), overview=overview, crop=crop)
     rows = config.rollout.prompts * config.rollout.group_size
-    ScriptedEngine.script = script(reader, rows, config.sampling.max_new_tokens)
+    ScriptedEngine.script = script(reader, rows, config.sampling.max_new_tokens, looks=args.looks)
     evaluation.Engine = ScriptedEngine  # type: ignore[misc]
     train.write_online_summary = lambda *_: None
     train.run(config, args.workdir)
