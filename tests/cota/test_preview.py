@@ -124,7 +124,8 @@ def test_a_gold_box_is_placed_by_its_frame():
     ("answer", "look"),
     [
         *[("red", "one word"), ("a dog", "several words"), ("4 cats", "with digits"), ("x", "one character")],
-        *[("No", "yes or no"), ("1, 2, 3, 4", "numbers in a row"), (r"\frac{x}{2}", "formula"), ("word " * 40, "long")],
+        *[("No", "yes or no"), ("1, 2, 3, 4", "numbers in a row"), ("It is at [10, 20, 60.5, 70].", "a box in a text")],
+        *[("[1, 2, 3, 4][5, 6, 7, 8]", "a box in a text"), (r"\frac{x}{2}", "formula"), ("word " * 40, "long")],
     ],
 )
 def test_texts_are_told_apart_by_their_look(answer, look):

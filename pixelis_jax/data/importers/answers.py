@@ -54,7 +54,7 @@ TYPES = {
 LONGEST_TYPE = 60  # characters of what the data calls a kind of question
 _TASK_NAMES = ("task_type", "category", "question_type", "type")
 _LETTERS = re.compile(
-    r"[A-Z](?:\s*(?:,|;|/|&|\band\b|\bor\b)\s*[A-Z])*[.:)]?|[(\[（][A-Za-z][)\]）][.:]?|[A-Za-z][.:)）]"
+    r"[A-Z](?:\s*(?:,|;|&|\band\b|\bor\b)\s*[A-Z])*[.:)]?|[(\[（][A-Za-z][)\]）][.:]?|[A-Za-z][.:)）]"
     r"|option [A-Za-z]",
     re.ASCII,
 )

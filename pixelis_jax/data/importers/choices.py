@@ -12,11 +12,11 @@ from pixelis_jax.data.importers.base import Place, Refusal, first_of, is_number,
 
 NAMES = ("choices", "options", "choice", "answer_choices", "option", "option_list", "choice_list", "candidates")
 _COLUMN = re.compile(r"(?:choice|option|opt|op|candidate)[_ ]?([A-Za-z]|\d{1,2})", re.IGNORECASE)
-_LINE = re.compile(r"^[ \t]*(?:[(（]([A-Za-z])[)）]|([A-Z])[.:)、．])[ \t]*(\S.*)$", re.MULTILINE)
-_INLINE = re.compile(r"(?:(?<=\s)|^)(?:[(（]([A-Za-z])[)）]|([A-Z])[.:)、．](?=\s))")
+_LINE = re.compile(r"^[ \t]*(?:[(（\[]([A-Za-z])[)）\]]|([A-Z])[.:)、．])[ \t]*(\S.*)$", re.MULTILINE)
+_INLINE = re.compile(r"(?:(?<=\s)|^)(?:[(（\[]([A-Za-z])[)）\]]|([A-Z])[.:)、．](?=\s))")
 _OPENS = re.compile(r"(?:^|[^\w\s])\s*$")  # what stands before a first "A." on one line
-_PREFIX = re.compile(r"\s*(?:[(（]([A-Za-z])[)）]|([A-Za-z])[.:)、．])\s*(\S.*)", re.DOTALL)
-_FIRST = ("A.", "A)", "A:", "A、", "A．", "A）", "(a", "（a")  # one of them stands in each list
+_PREFIX = re.compile(r"\s*(?:[(（\[]([A-Za-z])[)）\]]|([A-Za-z])[.:)、．])\s*(\S.*)", re.DOTALL)
+_FIRST = ("A.", "A)", "A:", "A、", "A．", "A）", "(a", "（a", "A]", "[a")  # one of them stands in each list
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 _LABELS, _TEXTS = (
     ("label", "key", "id", "letter", "option_id"),

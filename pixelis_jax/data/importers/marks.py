@@ -30,7 +30,8 @@ _NAMES = (
 _LEFT = re.compile(
     rf"<\|[^<>|\s]{{1,60}}\|>|</?(?:{'|'.join(_NAMES)})[\w.:#-]{{0,40}}(?: \d{{1,4}})?/?>"
     r"|</?(?:s|p|unk|pad|eos|bos|sep|cls)>|\[/?(?:IMG|IMAGE|SEG|INST|BOX|BBOX)[ _]?\d{0,4}\]|<<?SYS>?>"
-    r"|<(?:x|y|bin|coord)?_?\d{1,4}>|&lt;/?(?:image|img|video|bbox|box|ref)[\w -]{0,20}&gt;",
+    r"|<(?:x|y|bin|coord)?_?\d{1,4}>|&lt;/?(?:image|img|video|bbox|box|ref)[\w -]{0,20}&gt;"
+    r"|<img\s[^<>]{1,300}>|!\[[^\[\]]{0,100}\]\([^()\s]{1,300}\)|\{\{?\s?(?:image|img|video|bbox)[ _]?\d{0,3}\s?\}",
     re.IGNORECASE,
 )
 _ENDS = (
@@ -188,7 +189,7 @@ def answer(text: str, place: Place) -> str:
 
 def left(text: str) -> str:
     """The first mark of a text that nothing has read; "" where there is none."""
-    found = (_LEFT.search(text) or _MARK.search(text)) if any(sign in text for sign in "<[&") else None
+    found = (_LEFT.search(text) or _MARK.search(text)) if any(sign in text for sign in "<[&{") else None
     return found[0] if found else ""
 
 

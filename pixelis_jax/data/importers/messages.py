@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pixelis_jax.data.importers import marks
+from pixelis_jax.data.importers import marks, picture_values
 from pixelis_jax.data.importers.base import Place, Record, Refusal, first_of, quoted
 
 MESSAGES = (
@@ -143,6 +143,10 @@ def message(item: Any, field: str, place: Place) -> Message:
     content = first_of(item, ("content", "value", "text"))[1]
     if kind == "call" and isinstance(content, dict) and "name" in content:
         content = json.dumps(content, default=str)
+    beside = picture_values.listed(first_of(item, ("images", "image"))[1])
+    if beside != [None] and kind == "user":  # Ollama's way
+        said = content if isinstance(content, list) else [content] if content else []
+        content = [*({"type": "image", "image": image} for image in beside), *said]
     text, held, is_video = _content(content, field, place)
     listed = item.get("tool_calls")
     if not isinstance(listed, list | None):

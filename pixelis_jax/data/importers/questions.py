@@ -1,6 +1,7 @@
 """One question in our form, the same steps for every format: placeholders, marks, other tools, choices, type, frame."""
 
 import dataclasses
+import re
 from collections.abc import Collection, Sequence
 
 from pixelis_jax.answers import boxes
@@ -14,6 +15,11 @@ _FRAMES = {
     "relative": "in shares of the width and the height of the picture, from 0 to 1",
     "norm1000": "in thousandths of the width and the height of the picture",
 }
+WITHIN = "answers that are boxes of less than a pixel when read as pixels: say what they are with --coordinates"
+TEMPLATE = "questions without the role names of a chat template around them"
+_ROLES = re.compile(
+    r"\s*(?:###\s*)?(?:USER|User|HUMAN|Human):\s*(.*?)\s*(?:###\s*)?(?:ASSISTANT|Assistant|GPT):\s*", re.DOTALL
+)
 OUTSIDE = "answers that are boxes beyond their picture when read as {}: say what they are with --coordinates"
 THOUSANDTHS = "boxes between tokens, which Qwen2-VL and InternVL write in thousandths: --coordinates=norm1000 says so"
 
@@ -62,6 +68,9 @@ def typed(asked: Asked, seen: Seen, place: Place, context: Context, tools: Colle
 def _worded(asked: Asked, seen: Seen, place: Place, context: Context, tools: Collection[str]) -> tuple[Asked, bool]:
     """(the question with its marks in words, whether it names boxes). Raises Refusal for marks that nothing fills."""
     question = other_tools.removed(asked.question, tools, place, context)
+    if question.rstrip().endswith(":") and (inside := _ROLES.fullmatch(question)):
+        question = inside[1]
+        context.notes[TEMPLATE] += 1
     spelled = marks.spelled(question, place, "question")
     has_boxes = marks.has_boxes(question)
     options = [
@@ -95,6 +104,8 @@ def _framed(answer: str, seen: Seen, place: Place, context: Context) -> Record:
     limits = {"pixels": size, "relative": (1, 1), "norm1000": (1000, 1000)}[seen.frame]
     if box and limits and (min(box) < 0 or box[2] > limits[1] or box[3] > limits[0]):
         context.notes[OUTSIDE.format(seen.frame)] += 1
+    if box and seen.frame == "pixels" and max(box) <= 1:
+        context.notes[WITHIN] += 1
     return {"answer_frame": seen.frame} | ({"target_image": target} if target > 1 else {})
 
 

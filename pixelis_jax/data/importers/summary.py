@@ -11,11 +11,14 @@ from pixelis_jax.data.cota import UNANSWERED, Sample
 
 EXAMPLES = 3
 _LONG = 100  # characters
+_BOX = re.compile(r"[\[(]\s?-?\d+(?:\.\d+)?(?:\s?,\s?-?\d+(?:\.\d+)?){3}\s?[\])]")
 _FORMULA = re.compile(r"[\\^=√π]")
 
 
 def look_of(answer: str) -> str:
     """What an answer that is compared as text looks like: where a wrong reading of the data shows."""
+    if _BOX.search(answer):
+        return "a box in a text"
     if sum(word.isdigit() for word in re.findall(r"\d+", answer)) >= 4 and not re.search(r"[^\W\d_]", answer):
         return "numbers in a row"
     if len(answer) > _LONG or "\n" in answer:

@@ -67,6 +67,8 @@ def test_choices_in_every_shape_are_the_same_question(bring, fields):
         ("Plan A. one\nA. x\nB: y\nC) z\nE. no", ["x", "y", "z"]),
         ("Which? (A) cat (B) a dog (C) 3.5", ["cat", "a dog", "3.5"]),
         ("Which? A. cat B. dog", ["cat", "dog"]),
+        ("Which? [A] cat [B] dog", ["cat", "dog"]),
+        ("Which? Options: A: cat; B: dog", ["cat", "dog"]),
         ("Which? A) cat, B) dog", ["cat", "dog"]),
         ("Which? (a) cat (b) dog", ["cat", "dog"]),
         ("Which? （A）cat （B）dog", ["cat", "dog"]),

@@ -1,14 +1,15 @@
 """Marks of pictures, objects and boxes: filled in, or the record refused and counted; never left in the text."""
 
 import json
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from pixelis_jax.data.importers import marks
+from pixelis_jax.data.importers import marks, questions
 from pixelis_jax.data.importers.base import Place, Refusal
 
-PLACE = Place("f:1", __import__("pathlib").Path("f"))
+PLACE = Place("f:1", Path("f"))
 TWO = {"images": ["a.png", "b.png"], "answer": "the second"}
 
 
@@ -61,6 +62,7 @@ def test_marks_are_counted_and_put_into_words(question, count, words):
             "<|fim_pad|>",
             "<|im_start|>user",
         ),
+        *("<img src='a.png'>", "![](a.png)", "![a picture](img/a.png)", "{image}", "{{image_1}}"),
         *("<audio>", "<image_12345>", "<image1.png>", "<mask>", "<patch_index_0044>", "</s>", "[INST]", "<25>"),
         *("&lt;image&gt;", "<tool_response>", "<video 3>", "<frame 2>", "<placeholder>", "[image]"),
     ],
@@ -267,3 +269,12 @@ def test_boxes_between_tokens_are_told_of(bring):
     assert bring(record)[2].counts.notes[note] == 1
     (sample,), _, job = bring(record, coordinates="norm1000")
     assert job.counts.notes[note] == 0 and sample.metadata == {"answer_frame": "norm1000"}
+
+
+def test_boxes_of_less_than_a_pixel_are_told_of(bring):
+    """The values never decide the frame; that they can't be pixels is said."""
+    record = {"question": "Where?", "image": "a.png", "answer": [0.1, 0.2, 0.5, 0.6]}
+    (sample,), _, job = bring(record)
+    assert sample.metadata == {"answer_frame": "pixels"} and job.counts.notes[questions.WITHIN] == 1
+    (sample,), _, job = bring(record, coordinates="relative")
+    assert sample.metadata == {"answer_frame": "relative"} and job.counts.notes[questions.WITHIN] == 0

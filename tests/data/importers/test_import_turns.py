@@ -131,6 +131,14 @@ def test_calls_of_later_questions_see_earlier_zooms(bring):
         {"conversation": [{"input": "What color?", "output": "red", "system": ""}]},
         {"qa_pairs": [{"question": "What color?", "answer": "red"}]},
         {"messages": json.dumps([{"role": "user", "content": "What color?"}, {"role": "assistant", "content": "red"}])},
+        {
+            "messages": [
+                {"role": "user", "content": "What color?", "images": ["a.png"]},
+                {"role": "assistant", "content": "red"},
+            ]
+        },
+        {"prompt": "USER: <image>\nWhat color?\nASSISTANT:", "answer": "red"},
+        {"question": "### Human: <image> What color? ### Assistant:", "answer": "red"},
         {"messages": [{"role": "Human", "text": "What color?"}, {"role": "bot", "text": "red"}]},
         {
             "messages": [
