@@ -92,6 +92,8 @@ def test_questions_without_an_answer_need_a_reward_that_needs_none(jobs, monkeyp
         ({"data__path": "/no/such/folder"}, "there is no such file or folder"),
         ({"data__held_out_share": 0.0}, "data.held_out_share is 0 and data.held_out_path is empty"),
         ({"sampling__context_tokens": 40}, "held-out questions can be asked"),
+        ({"rewards__function": "json:dumps"}, "takes 'obj', which is unknown; there are prompts, completions, answers"),
+        ({"rewards__function": "json:dumps"}, "of the data seen_size; for the right answer also solution"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_at_the_start(monkeypatch, capsys, folder, tmp_path, fields, message):
