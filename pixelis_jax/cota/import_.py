@@ -119,6 +119,8 @@ def run(args: argparse.Namespace) -> int:
         page = shown.page(job.drawn.samples, f"{args.input}: {job.counts.samples} samples")
         atomic_write(args.out / FILE, page)
         lines.append(f"{args.out / FILE}: {len(job.drawn.samples)} samples with their pictures")
+    else:
+        (args.out / FILE).unlink(missing_ok=True)  # an earlier one may show other samples
     for line in lines:
         print(line.encode("utf-8", "replace").decode())
     sys.stdout.flush()

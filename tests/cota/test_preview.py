@@ -90,6 +90,8 @@ def test_the_page_shows_samples_with_their_calls_and_boxes(data, tmp_path, capsy
     assert boxes == {("box", where), ("box right", where)}
     assert command(f"--input={path}", f"--out={tmp_path / 'out'}", "--preview=2") == 0
     assert (tmp_path / "out" / "preview.html").read_text().count("<section") == 2
+    assert command(f"--input={path}", f"--out={tmp_path / 'out'}") == 0
+    assert not (tmp_path / "out" / "preview.html").exists()  # it would be of another import
 
 
 def test_samples_that_can_not_be_shown_say_why(data):

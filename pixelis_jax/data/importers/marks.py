@@ -104,15 +104,17 @@ def check_count(texts: Sequence[str], pictures: int, place: Place, field: str, *
         raise Refusal(place.where, field, "marks of images must be numbered from 1 or from 0 without a gap", shown)
 
 
-def bound(texts: Sequence[str], *, first: int = 1, questions: int = 1) -> list[str]:
+def bound(texts: Sequence[str], *, first: int = 1, questions: int = 1, pictures: int = 0) -> list[str]:
     """Questions and then choices with marks of pictures in words, counted from `first` where they have no number.
 
     Marks before the words, behind the last sentence or on lines of their own are dropped, if all stand so, in turn.
+    Numbered ones are kept where they name only some of the `pictures` (0: not known).
     """
     found = [match["number"] or "" for text in texts for match in _found(text)]
     numbers = [int(number) for number in found if number]
     in_turn = numbers in ([*range(len(numbers))], [*range(1, len(numbers) + 1)])
-    if found and (not numbers or in_turn) and not of(texts[questions:]) and all(map(_outside, texts[:questions])):
+    all_named = in_turn and (not pictures or len(numbers) == pictures)
+    if found and (not numbers or all_named) and not of(texts[questions:]) and all(map(_outside, texts[:questions])):
         return [*(_tidy(_MARK.sub(" ", text)) for text in texts[:questions]), *texts[questions:]]
     shift, at = int(0 in numbers), iter(range(first, first + 10**9))
 

@@ -80,7 +80,7 @@ def _worded(asked: Asked, seen: Seen, place: Place, context: Context, tools: Col
     numbers, plain = marks.count(accepted)
     if plain or any(number > len(seen.pictures) for number in numbers):
         marks.refuse_left(accepted, place, "answer")
-    bound = marks.bound([spelled, *options, *accepted], first=seen.first)
+    bound = marks.bound([spelled, *options, *accepted], first=seen.first, pictures=len(seen.pictures))
     question, options, accepted = bound[0], bound[1 : len(options) + 1], bound[len(options) + 1 :]
     if not question.strip():
         raise Refusal(place.where, "question", "missing or empty")

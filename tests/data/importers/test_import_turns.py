@@ -63,6 +63,13 @@ def test_a_question_with_pictures_of_its_own_is_about_these(bring):
     assert second.question == f"Earlier in this dialogue:\nQuestion: {asked}"
 
 
+def test_a_question_that_names_one_of_several_pictures_keeps_its_number(bring):
+    record = talk("<image 1>What is this?", "a cat", "<image 2>What is here?", "a dog") | {"image": ["a.png", "b.png"]}
+    one, other = bring(record)[0]
+    assert (one.question, other.question) == ("image 1 What is this?", "image 2 What is here?")
+    assert len(one.image_paths) == len(other.image_paths) == 2
+
+
 def test_questions_that_can_not_be_read_cost_themselves(bring):
     record = talk("<image>What is it?", "red", "Tell a story.", "A long\nstory", "How many?", "3")
     samples, lines, job = bring(record)
