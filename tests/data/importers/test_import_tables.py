@@ -159,3 +159,37 @@ def test_without_pyarrow_the_extra_is_named(data, tmp_path, monkeypatch):
 def test_rows_are_made_plain():
     value = {"a": (1, [float("nan"), 2.5]), 3: datetime.datetime(2026, 1, 2), "b": b"x", "c": True, "d": None}
     assert hf.plain(value) == {"a": [1, [None, 2.5]], "3": "2026-01-02 00:00:00", "b": b"x", "c": True, "d": None}
+
+
+def test_folders_dialects_and_tables_obey_the_same_rules(data, tmp_path):
+    """Marks, choices in texts, boxes and letters: in V*-style pairs, CoTA records and parquet."""
+    pairs = tmp_path / "bench" / "position"
+    pairs.mkdir(parents=True)
+    two = {"question": "Which side?", "options": ["left", "right"]}
+    asked = [two | {"question": "<image>Which side is <image>?"}, two | {"question": "<image>Which side?"}]
+    asked += [two | {"question": "Which side is <ref-object>?"}, two | {"question": "Which?", "options": "['l','r']"}]
+    for number, record in enumerate(asked):
+        (pairs / f"{number}.png").write_bytes((data / "a.png").read_bytes())
+        (pairs / f"{number}.json").write_text(json.dumps(record))
+    steps = [{"question": "<image>Which?", "final_answer": "dog", "options": "['cat', 'dog']"}]
+    steps += [
+        {"question": "Where?", "answer": "<box>(1,2),(30,40)</box>"},
+        {"question": "Which option?", "answer": "B"},
+    ]
+    steps += [{"question": "<image><image>Which?", "answer": "red"}, {"question": "What is <bbox>?", "answer": "red"}]
+    lines = [json.dumps({"trajectory": [], "image_path": "a.png", **record}) for record in steps]
+    (data / "steps.jsonl").write_text("\n".join(lines))
+    image = {"bytes": (data / "a.png").read_bytes(), "path": None}
+    columns = [{"question": "<image 1> or <image 2>?", "options": "['cat', 'dog']", "answer": "B"}]
+    columns += [{"question": "<image 2>?", "options": "[]", "answer": "7"}]
+    columns = [row | {"image_1": image, "image_2": image if i == 0 else None} for i, row in enumerate(columns)]
+    pq.write_table(pa.Table.from_pylist(columns), data / "x.parquet")
+    found = {}
+    for name, path in (("vstar", pairs.parent), ("cota", data / "steps.jsonl"), ("prompts", data / "x.parquet")):
+        samples, job = bring(path, tmp_path / "out" / name)
+        assert job.counts.formats == {name: len(samples)}
+        assert job.counts.records == job.counts.read + job.counts.refused.total()
+        found[name] = [(s.question.partition("\n")[0], s.answer_type) for s in samples], job.counts.refused.total()
+    assert found["vstar"] == ([("Which side?", "choice"), ("Which?", "choice")], 2)
+    assert found["cota"] == ([("Which?", "choice"), ("Where?", "iou")], 3)
+    assert found["prompts"] == ([("image 1 or image 2?", "choice")], 1)
