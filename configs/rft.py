@@ -182,7 +182,6 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.init_from = ""
         config.rollout.length_buckets = 4
         config.optimizer.learning_rate = 2e-5
-        config.rollout.prompts = 4
         config.optimizer.micro_batches = 8
         config.total_steps = 500
         config.curriculum.stages = ORIGINAL_STAGES
