@@ -55,9 +55,9 @@ def _one(text: str, choices: Sequence[str]) -> list[int] | None:
     letter = _by_letter(said, keys)
     if letter is not None:
         return [letter]
-    if found := [i for i, key in enumerate(keys) if key == said]:
-        return found
     number = numbers.parse(text)
+    if found := [i for i, key in enumerate(keys) if key == said and _unit(choices[i]) == _unit(text)]:
+        return found
     if number is None:
         return None
     values = [numbers.parse(choice) for choice in choices]
@@ -112,8 +112,14 @@ def _several(text: str, choices: Sequence[str]) -> list[int]:
 
 def _with_equals(indices: Sequence[int], choices: Sequence[str]) -> frozenset[int]:
     keys = [_key(choice) for choice in choices]
-    named = {keys[i] for i in indices if i < len(keys)}
-    return frozenset(indices) | {i for i, key in enumerate(keys) if key in named}
+    named = {(keys[i], _unit(choices[i])) for i in indices if i < len(keys)}
+    return frozenset(indices) | {i for i, key in enumerate(keys) if (key, _unit(choices[i])) in named}
+
+
+def _unit(text: str) -> str:
+    """The unit of a number, which case may decide: "5 mW" and "5 MW" are two choices."""
+    number = numbers.parse(text)
+    return number.unit if number else ""
 
 
 def _key(text: str) -> str:

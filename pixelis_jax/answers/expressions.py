@@ -70,11 +70,11 @@ def looks_like_math(text: str) -> bool:
 
 def equal(gold: str, said: str) -> bool:
     """Whether two expressions mean the same. Words are compared as text, plain numbers as numbers."""
-    if texts.same(gold, said):
-        return True
     one, other = numbers.parse(gold), numbers.parse(said)
     if one is not None and other is not None:
         return numbers.equal(other, one)
+    if texts.same(gold, said):
+        return True
     a, b = _latex(gold), _latex(said)
     if not a or not b or _has_words(_without_commands(a)) or _has_words(_without_commands(b)):
         return False

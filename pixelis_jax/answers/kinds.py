@@ -27,11 +27,11 @@ def agree(a: str, b: str, options: Sequence[str] = ()) -> bool:
     one, other = choices.indices_of(a, options), choices.indices_of(b, options)
     if options and (one or other):
         return one == other
-    if texts.same(a, b):
-        return True
     first, second = numbers.parse(a), numbers.parse(b)
     if first is not None and second is not None:
         return numbers.equal(first, second)
+    if texts.same(a, b):
+        return True
     box, another = boxes.parse(a), boxes.parse(b)
     if box is not None or another is not None:
         return box == another

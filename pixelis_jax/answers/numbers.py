@@ -14,14 +14,17 @@ MAX_CHARACTERS = 300
 MAX_EXPONENT = 308
 SLACK, MOST_SLACK = Fraction(1, 10**9), Fraction(1, 10**3)  # relative, and at most: .3333333333 is a third
 
-# A unit and its other names, a line each. A plural s is taken off before a look-up.
+# A unit and its other names, in any case. A plural s is taken off before a look-up.
 _UNITS = """
-mm millimeter millimetre|cm centimeter centimetre|dm decimeter decimetre|m meter metre|km kilometer kilometre
-in inch inches|ft foot feet|yd yard|mi mile|mg milligram|g gram|kg kilogram kilo|t ton tonne|oz ounce|lb|st stone
-ml milliliter millilitre|cl|dl|l liter litre|gal gallon|ms millisecond|s sec second|min minute|h hr hour|day|week|month
-year yr|°c c celsius °celsius|°f f fahrenheit °fahrenheit|° deg degree|rad radian|px pixel|dpi|ppi|db decibel|hz hertz
-khz|mhz|ghz|w watt|kw kilowatt|mw|kwh|wh|v volt|kv|mv|ma|amp ampere|n newton|kn|j joule|kj|pa|kpa|mpa|bar|cal calorie
-kcal kilocalorie|mol|byte|kb|mb|gb|tb|mph|kph|rpm|ppm|ac acre|ha hectare|m^2 sqm|ft^2 sqft
+mm millimeter millimetre|Mm megameter megametre|cm centimeter centimetre|dm decimeter decimetre|m meter metre
+km kilometer kilometre|in inch inches|ft foot feet|yd yard|mi mile|mg milligram|Mg megagram|g gram|kg kilogram kilo
+t ton tonne|oz ounce|lb|st stone|mL milliliter millilitre|ML megaliter megalitre|cl|dl|l liter litre|gal gallon
+ms millisecond|Ms megasecond|s sec second|min minute|h hr hour|day|week|month|year yr|°c c celsius °celsius
+°f f fahrenheit °fahrenheit|° deg degree|rad radian|px pixel|dpi|ppi|db decibel|hz hertz|khz kilohertz|mHz millihertz
+MHz megahertz|ghz gigahertz|w watt|kw kilowatt|mW milliwatt|MW megawatt|kwh|wh|v volt|kv|mV millivolt|MV megavolt
+mA milliampere milliamp|MA megaampere|amp ampere|n newton|kn|j joule|kj|mJ millijoule|MJ megajoule|pa pascal|kpa
+mPa millipascal|MPa megapascal|bar|cal calorie|kcal kilocalorie|mol|byte|KB kilobyte|MB megabyte|GB gigabyte
+TB terabyte|Kb kilobit|Mb megabit|Gb gigabit|Tb terabit|mph|kph|rpm|ppm|ac acre|ha hectare|m^2 sqm|ft^2 sqft
 """.replace("\n", "|")
 _CURRENCIES = (
     "$ us$ usd dollar|€ eur euro|£ gbp pound|¥ jpy yen|cny rmb yuan|₹ inr rupee|₩ krw won|₽ rub ruble|chf franc|¢ cent"
@@ -29,25 +32,29 @@ _CURRENCIES = (
 
 
 def _table(lines: str) -> dict[str, str]:
-    return {name: group.split()[0] for group in lines.split("|") for name in group.split()}
+    return {name.casefold(): group.split()[0] for group in lines.split("|") for name in group.split()}
 
 
 UNITS = _table(_UNITS)
 CURRENCIES = _table(_CURRENCIES)
+# What follows m (milli) or M (mega), where that letter's case counts; the case of the others never does.
+_PREFIXED = {name.casefold(): name for name in "m g s L W Wh V A J N Pa Hz bar".split()}
+_CARELESS = {"MM": "mm", "MG": "mg", "MS": "ms", "mhz": "MHz"}  # no unit's spelling, and clear nevertheless
 _FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{\s*(-?[\d.,]+)\s*\}\s*\{\s*([\d.,]+)\s*\}|(\d)\s*(\d)(?!\d))")
 _POWER = re.compile(
-    r"(?:^|\s*(?:\\times|\\cdot|×|·|\*|(?<=[\d\s])x(?=[\d\s]))\s*)10\s*\^\s*(?:\{\s*([+-]?\d+)\s*\}|([+-]?\d+))"
+    r"(?:^|\s*(?:\\times|\\cdot|×|·|\*|(?<=[\d\s])x(?=[\d\s]))\s*)10\s*\^\s*(?:\{\s*([+-]?\d+)\s*\}|([+-]?\d+))",
+    re.IGNORECASE,
 )
-_NAMED = re.compile(r"^(?:[a-z]\s*)?=\s*")
+_NAMED = re.compile(r"^(?:[a-z]\s*)?=\s*", re.IGNORECASE)
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ\b)|\\degree\b|\\circ\b")
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+)?(?:\.\d*)?"
 _NUMBER = re.compile(
     r"(?P<whole>\d+)\s+(?P<over>\d+)\s*/\s*(?P<under>\d+)"
     rf"|(?P<a>{_DIGITS})\s*/\s*(?P<b>{_DIGITS})"
     rf"|(?P<value>{_DIGITS})(?:e(?P<exponent>[+-]?\d+))?",
-    re.ASCII,
+    re.ASCII | re.IGNORECASE,
 )
-_PERCENT = re.compile(r"\s*(?:%|percent|per cent|pct\.?)")
+_PERCENT = re.compile(r"\s*(?:%|percent|per cent|pct\.?)", re.IGNORECASE)
 _LARGE = re.compile(r"\d\s*[MKBGT]\.?$")  # "5M" is five million to most, not five metres
 
 
@@ -93,11 +100,11 @@ def unit_of(text: str) -> str | None:
     known = _unit(text)
     if known is not None:
         return known
-    parts = re.split(r"\s*(/|\bper\b|·|\*)\s*", text)
+    parts = re.split(r"\s*(/|\bper\b|·|\*)\s*", text, flags=re.IGNORECASE)
     names = [_unit(part) for part in parts[::2]]
     if len(names) < 2 or None in names:
         return None
-    signs = ["/" if sign in ("/", "per") else "*" for sign in parts[1::2]]
+    signs = ["/" if sign.lower() in ("/", "per") else "*" for sign in parts[1::2]]
     return "".join(f"{name}{sign}" for name, sign in zip(names, [*signs, ""], strict=True))
 
 
@@ -130,10 +137,10 @@ def within(a: Fraction, b: Fraction, *, tolerance: float) -> bool:
 
 
 def _plain(text: str) -> str:
-    """LaTeX of numbers as plain text; then one form for signs, digits and spaces."""
+    """LaTeX of numbers as plain text; then one form for signs, digits and spaces. Case stays."""
     text = _DEGREES.sub("°", text.replace("{,}", ","))
     text = _FRACTION.sub(lambda m: f" {m[1] or m[3]}/{m[2] or m[4]}", text)
-    text = texts.normalise(text)
+    text = texts.normalise(text, fold=False)
     text = _NAMED.sub("", text)
     return _POWER.sub(lambda m: f"{'' if m.start() else 1}e{m[1] or m[2]}", text)
 
@@ -144,8 +151,8 @@ def _sign(text: str) -> tuple[str, str]:
 
 
 def _leading_currency(text: str) -> tuple[str, str]:
-    match = re.match(r"(us\$|[$€£¥₹₩₽¢]|usd|eur|gbp|jpy|inr|cny|rmb|chf)\s*(?=[-+\d.])", text)
-    return (CURRENCIES[match[1]], text[match.end() :]) if match else ("", text)
+    match = re.match(r"(us\$|[$€£¥₹₩₽¢]|usd|eur|gbp|jpy|inr|cny|rmb|chf)\s*(?=[-+\d.])", text, re.IGNORECASE)
+    return (CURRENCIES[match[1].lower()], text[match.end() :]) if match else ("", text)
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
@@ -169,11 +176,21 @@ def _decimal(digits: str) -> Fraction | None:
 
 def _unit(name: str) -> str | None:
     for table in (UNITS, CURRENCIES):
-        for spelling in (name, name.removesuffix("s"), name.replace("° ", "°"), name.replace("degrees ", "°")):
-            if spelling in table:
-                return table[spelling]
-    power = re.fullmatch(r"(?:(square|sq|cubic|cu)\.?\s*(.+)|(.+?)\s*(?:\^\s*)?\{?([23])\}?)", name)
+        for spelling in (name, re.sub("[sS]$", "", name), name.replace("° ", "°"), re.sub("(?i)degrees ", "°", name)):
+            if found := _cased(spelling) or table.get(spelling.casefold()):
+                return found
+    power = re.fullmatch(r"(?i)(?:(square|sq|cubic|cu)\.?\s*(.+)|(.+?)\s*(?:\^\s*)?\{?([23])\}?)", name)
     if power:
         inner = _unit(power[2] or power[3])
-        return f"{inner}^{power[4] or ('2' if power[1].startswith('sq') else '3')}" if inner else None
+        return f"{inner}^{power[4] or ('2' if power[1].lower().startswith('sq') else '3')}" if inner else None
     return None
+
+
+def _cased(name: str) -> str | None:
+    """The unit of a spelling whose case decides: milli or mega by its m or M, bits or bytes by its b or B."""
+    first, rest = name[:1], name[1:].casefold()
+    if name in _CARELESS:
+        return _CARELESS[name]
+    if rest == "b" and first in tuple("kmgtKMGT"):
+        return first.upper() + name[1]
+    return first + _PREFIXED[rest] if first in ("m", "M") and rest in _PREFIXED else None

@@ -59,14 +59,15 @@ def unwrap(text: str) -> str:
     return bare
 
 
-def normalise(text: str) -> str:
+def normalise(text: str, *, fold: bool = True) -> str:
     """One form for texts that look alike: NFKC, no case, plain quotes and minus signs, ASCII digits, single spaces.
 
-    Raised digits are kept as powers (`m²` is `m^2`, not `m2`), and `1½` is `1 1/2`.
+    Raised digits are kept as powers (`m²` is `m^2`, not `m2`), and `1½` is `1 1/2`. Case stays without `fold`.
     """
     text = _RAISED.sub(lambda m: "^" + unicodedata.normalize("NFKC", m[0]), text)
     text = _VULGAR.sub(" ", text).translate(_HIDDEN).translate(_PLAIN)
-    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    text = unicodedata.normalize("NFKC", text)
+    text = unicodedata.normalize("NFKC", text.casefold()) if fold else text
     text = text.translate(_PLAIN).replace("\u2044", "/")
     if not text.isascii():
         text = "".join(str(unicodedata.decimal(c, c)) for c in text)

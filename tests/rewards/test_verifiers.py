@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pixelis_jax.answers.boxes import iou as box_iou
-from pixelis_jax.rewards.verifiers import VERIFIERS, anls_score, levenshtein, verify
+from pixelis_jax.rewards.verifiers import VERIFIERS, agree, anls_score, levenshtein, verify
 from pixelis_jax.types import Task, UserError
 
 SHAPES = ("a square", "a circle", "a star")
@@ -149,6 +149,29 @@ def test_what_a_policy_says(kind, gold, fields, said, score):
     """The table "How answers are compared" in docs/cota.md."""
     asked = task(kind, gold, **fields)
     assert verify(asked, said) == score and verify(asked, gold) == 1
+
+
+@pytest.mark.parametrize(
+    ("gold", "said", "score"),
+    [
+        ("5 mW", "5 MW", 0), ("5 MW", "5 mW", 0), ("5 MPa", "5 mPa", 0), ("5 mg", "5 Mg", 0), ("5 MHz", "5 mHz", 0),
+        ("5 mm", "5 Mm", 0), ("5 ms", "5 Ms", 0), ("5 GB", "5 Gb", 0), ("5 mm^2", "5 Mm²", 0), ("5 mg/l", "5 Mg/L", 0),
+        ("5 MW", "5 megawatts", 1), ("5 mW", "5 megawatts", 0), ("5 mL", "5 ml", 1), ("5 mPa", "5 mpa", 1),
+        ("5 cm", "5 CM", 1), ("5 kg", "5 Kg", 1), ("5 km", "5 KM", 1), ("5 px", "5 PX", 1), ("5 hours", "5 Hours", 1),
+        ("5 HOURS", "5 h", 1), ("5 mm", "5 MM", 1), ("5 mg", "5 MG", 1), ("5 MHz", "5 mhz", 1), ("5 kB", "5 KB", 1),
+        ("5 usd", "USD 5", 1), ("5%", "5 PERCENT", 1), ("100", "1E2", 1), ("20 °C", "20 °c", 1), ("5", "X = 5", 1),
+        ("60 km/h", "60 KM PER HOUR", 1), ("5 m^2", "5 Square Meters", 1), ("300000", "3 X 10^5", 1),
+    ],
+)  # fmt: skip
+def test_case_of_a_unit_counts_where_it_decides(gold, said, score):
+    for kind in ("numeric", "relaxed", "math"):
+        assert verify(task(kind, gold), said) == score
+    assert agree(task("numeric", gold), gold, said) == score
+
+
+def test_choices_that_differ_in_the_case_of_a_unit():
+    asked = task("choice", "A", choices=("5 mW", "5 MW"))
+    assert [verify(asked, said) for said in ("A", "5 mW", "B", "5 MW")] == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(
