@@ -12,7 +12,18 @@ from typing import Any
 from pixelis_jax.answers import boxes, kinds
 from pixelis_jax.answers import text as texts
 from pixelis_jax.answers.choices import indices_of
-from pixelis_jax.data.importers import answers, calls, choices, gold, marks, messages, objects, questions, turns
+from pixelis_jax.data.importers import (
+    answers,
+    box_frames,
+    calls,
+    choices,
+    gold,
+    marks,
+    messages,
+    objects,
+    questions,
+    turns,
+)
 from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, cut_out, first_of, leftovers, quoted
 from pixelis_jax.data.importers.fields import FILMS, IDS, base_record, image_columns, images_of, pictures_of, placed
@@ -133,11 +144,13 @@ class Dialogue:
         turn.answer = answer
         visible = self.pictures[turn.first - 1 : turn.end] if turn.first else self.pictures
         asked = turns.worded(turn, before, self.record, self.place)
-        seen = Seen(visible, self.is_video, 1, self.frame, turn.box_image, turn.has_boxes)
+        seen = Seen(visible, self.is_video, 1, self.frame, turn.box_image, turn.has_boxes, box_frames.said(self.record))
         made = base_record(self.record, place, self.context, self.used)
         fields = Asked(asked, [answer], self.choices, self.record.get("answer_type"))
         typed = questions.typed(fields, seen, place, self.context, self.tools)
-        metadata = made["metadata"] | typed.pop("metadata")
+        is_box = "answer_frame" in typed["metadata"]
+        before_it = box_frames.without(made["metadata"]) if is_box else made["metadata"]
+        metadata = before_it | typed.pop("metadata")
         made.update(typed, metadata=metadata)
         made["trajectory"] = steps + ([{"action": "THINK", "thought": thought}] if thought else [])
         for step in made["trajectory"]:
@@ -150,7 +163,7 @@ class Dialogue:
             metadata["turn"] = turn.number
         if steps:
             metadata |= _frame_of(visible)
-        if more := leftovers(self.record, self.used):
+        if more := leftovers(self.record, self.used | ({*box_frames.FIELDS} if is_box else set())):
             metadata["other_fields"] = more
         return made
 

@@ -4,7 +4,7 @@ A record that names its answer type is taken at its word; of one that names none
 other formats.
 """
 
-from pixelis_jax.data.importers import answers, choices, marks, questions
+from pixelis_jax.data.importers import answers, box_frames, choices, marks, questions
 from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of
 from pixelis_jax.data.importers.fields import IDS, identity, pictures_of
@@ -75,7 +75,7 @@ def _settle(made: Record, pictures: list[Picture], is_video: bool, place: Place,
             made["choices"] = [*listed.texts]
         return
     marks.check_count([question, *listed.texts], len(pictures), place, "question", is_video=is_video)
-    seen = Seen(pictures, is_video, 1, questions.frame_of(None, context))
+    seen = Seen(pictures, is_video, 1, questions.frame_of(None, context), said=box_frames.said(made))
     truth = given if made.get("ground_truth") is None else made["ground_truth"]
     asked = Asked(question, answers.plain(truth, place, name), listed, made.get("answer_type"))
     typed = questions.typed(asked, seen, place, context)

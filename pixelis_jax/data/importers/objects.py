@@ -14,7 +14,7 @@ from pixelis_jax.data.importers.base import Place, Refusal, is_number, quoted
 
 FIELD = "objects"
 _PLACEHOLDER = re.compile(r"<ref-object>|<bbox>(?![^<>]{0,200}</bbox>)")
-_FRAMES = {
+FRAMES = {
     **{
         "real": "pixels",
         "pixel": "pixels",
@@ -64,14 +64,14 @@ def of_record(value: Any, place: Place) -> Objects:
     if boxes and all(is_number(number) for number in boxes):
         boxes = [boxes]
     kind = value.get("bbox_type") or "real"
-    if not isinstance(kind, str) or kind.lower() not in _FRAMES:
-        raise Refusal(place.where, FIELD, f"bbox_type is unknown; use one of {', '.join(_FRAMES)}", quoted(kind))
+    if not isinstance(kind, str) or kind.lower() not in FRAMES:
+        raise Refusal(place.where, FIELD, f"bbox_type is unknown; use one of {', '.join(FRAMES)}", quoted(kind))
     images = value.get("image_id") or [0] * len(boxes)
     images = images if isinstance(images, list) else [images] * len(boxes)
     if len(images) != len(boxes) or not all(type(number) is int and 0 <= number < 1000 for number in images):
         raise Refusal(place.where, FIELD, "image_id must be a whole number from 0 for each box", quoted(images))
     shown = tuple(_shown(box, place) for box in boxes)
-    return Objects(tuple(refs), shown, tuple(number + 1 for number in images), _FRAMES[kind.lower()])
+    return Objects(tuple(refs), shown, tuple(number + 1 for number in images), FRAMES[kind.lower()])
 
 
 def _of_list(value: Sequence[Any], place: Place) -> Mapping[str, Any]:

@@ -3,7 +3,18 @@
 from typing import Any
 
 from pixelis_jax.data.cota import UNANSWERED
-from pixelis_jax.data.importers import answers, calls, choices, gold, marks, messages, objects, questions, turns
+from pixelis_jax.data.importers import (
+    answers,
+    box_frames,
+    calls,
+    choices,
+    gold,
+    marks,
+    messages,
+    objects,
+    questions,
+    turns,
+)
 from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, leftovers, quoted
 from pixelis_jax.data.importers.choices import Choices
@@ -51,8 +62,11 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
 
     made = base_record(record, place, context, used)
     frame = questions.frame_of(found, context)
-    seen = Seen(pictures, film, 1, frame, images[-1] if accepted else 0, bool(images[0]))
+    seen = Seen(pictures, film, 1, frame, images[-1] if accepted else 0, bool(images[0]), box_frames.said(record))
     typed = questions.typed(Asked(question, accepted, listed, record.get("answer_type")), seen, place, context, tools)
+    if "answer_frame" in typed["metadata"]:
+        made["metadata"] = box_frames.without(made["metadata"])
+        used |= {*box_frames.FIELDS}
     made["metadata"] |= typed.pop("metadata")
     made.update(typed, trajectory=[])
     made.update(placed(pictures, is_video=film))

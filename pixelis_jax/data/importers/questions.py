@@ -2,10 +2,11 @@
 
 import dataclasses
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from pixelis_jax.answers import boxes
-from pixelis_jax.data.importers import answers, marks, objects, other_tools
+from pixelis_jax.data.importers import answers, box_frames, marks, objects, other_tools
 from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal
 from pixelis_jax.data.importers.pictures import Picture
@@ -28,7 +29,8 @@ THOUSANDTHS = "boxes between tokens, which Qwen2-VL and InternVL write in thousa
 class Seen:
     """What a question is about: its pictures, the number of the first of them among the record's, and their boxes.
 
-    `frame` is that of boxes in question and answer, `target` the picture of an answer's box (0: not said).
+    `frame` is that of boxes in question and answer unless the record's fields in `said` name one; `target` is the
+    picture of an answer's box (0: not said).
     """
 
     pictures: Sequence[Picture]
@@ -37,6 +39,7 @@ class Seen:
     frame: str = "pixels"
     target: int = 0
     has_boxes: bool = False  # in the question, from placeholders
+    said: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def frame_of(found: objects.Objects | None, context: Context) -> str:
@@ -53,7 +56,10 @@ def typed(asked: Asked, seen: Seen, place: Place, context: Context, tools: Colle
     """
     worded, has_boxes = _worded(asked, seen, place, context, tools)
     made = answers.typed(worded, place, context) if worded.accepted else answers.untyped(worded)
-    if has_boxes or seen.has_boxes:
+    has_boxes = has_boxes or seen.has_boxes
+    if has_boxes or made["answer_type"] == "iou":
+        seen = _stated(seen, made["answer"], place)
+    if has_boxes:
         made["question"] += f"\n(Boxes in this question are {_FRAMES[seen.frame]}{_size(seen)}.)"
     metadata: Record = {}
     if "answers" in made:
@@ -63,6 +69,15 @@ def typed(asked: Asked, seen: Seen, place: Place, context: Context, tools: Colle
     if made["answer_type"] == "iou":
         metadata |= _framed(made["answer"], seen, place, context)
     return made | {"metadata": metadata}
+
+
+def _stated(seen: Seen, answer: str, place: Place) -> Seen:
+    """The same with the frame that the record's own fields name. Raises Refusal where its objects name another."""
+    frame = box_frames.frame(seen.said, answer, place)
+    if frame and frame != seen.frame and (seen.has_boxes or seen.target):
+        reason = f"its bbox_type is not what {next(iter(seen.said))} says"
+        raise Refusal(place.where, objects.FIELD, reason, f"{seen.frame}, {frame}")
+    return dataclasses.replace(seen, frame=frame or seen.frame)
 
 
 def _worded(asked: Asked, seen: Seen, place: Place, context: Context, tools: Collection[str]) -> tuple[Asked, bool]:

@@ -1,0 +1,49 @@
+"""What a record itself says its boxes are relative to is not overwritten."""
+
+import pytest
+
+BOX = {"question": "Locate", "answer": [10, 20, 300, 400], "image": "a.png"}
+SHARES = BOX | {"answer": [0.1, 0.2, 0.5, 1]}
+
+
+@pytest.mark.parametrize("name", ["answer_frame", "coordinates", "bbox_type"])
+def test_a_frame_that_a_record_names_is_kept(bring, name):
+    inside = BOX | {"metadata": {name: "norm1000", "x": 1}}
+    (one, other, third), _, _ = bring(BOX | {name: "norm1000"}, inside, SHARES | {name: "Norm1"})
+    assert one.metadata == {"answer_frame": "norm1000"} and other.metadata == {"answer_frame": "norm1000", "x": 1}
+    assert third.metadata == {"answer_frame": "relative"}
+
+
+def test_dialogues_have_frames_too(bring):
+    said = [{"from": "human", "value": "<image>Locate"}, {"from": "gpt", "value": "[10, 20, 300, 400]"}]
+    (sample,), _, _ = bring({"conversations": said, "image": "a.png", "bbox_type": "norm1000"})
+    assert sample.metadata == {"answer_frame": "norm1000"}
+
+
+def test_normalized_boxes_are_shares(bring, refusal):
+    (one, other), _, _ = bring(SHARES | {"normalized": True}, BOX | {"normalized": True, "coordinates": "norm1000"})
+    assert one.metadata == {"answer_frame": "relative"} and other.metadata == {"answer_frame": "norm1000"}
+    assert "normalized: true, and not all numbers are from 0 to 1" in refusal(BOX | {"normalized": True})
+    assert "normalized: must be true or false" in refusal(BOX | {"normalized": "yes"})
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"coordinates": "feet"}, "coordinates: unknown; use one of"),
+        ({"metadata": {"answer_frame": "feet"}}, "metadata.answer_frame: unknown; use one of"),
+        ({"bbox_type": "real", "metadata": {"answer_frame": "norm1000"}}, "fields name several frames"),
+        ({"bbox_type": "pixels", "normalized": True}, "true is not for pixels"),
+        (
+            {"answer": "<bbox>", "objects": {"bbox": [[1, 2, 3, 4]]}, "coordinates": "norm1000"},
+            "objects: its bbox_type is not what coordinates says",
+        ),
+    ],
+)
+def test_frames_that_are_unknown_or_differ_are_refused(refusal, more, told):
+    assert told in refusal(BOX | more)
+
+
+def test_places_on_earth_are_no_frame_of_a_box(bring):
+    (sample,), _, _ = bring(BOX | {"answer": "red", "coordinates": [52.5, 13.4]})
+    assert sample.metadata == {"other_fields": {"coordinates": [52.5, 13.4]}}
