@@ -9,15 +9,19 @@ from pixelis_jax.answers import text as texts
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ANNOUNCED = re.compile(
-    r"(?:(?:the|my)\s+)?(?:(?:final|correct|right|best)\s+)?(?:answer|option|choice|letter)\s*(?:is\s*)?[:=]?\s*(?:(?:option|choice|letter)\s+)?",
+    r"(?:(?:so|therefore|thus|hence)\b\s*,?\s*)?"
+    r"(?:(?:the|my)\s+)?(?:(?:final|correct|right|best)\s+)?(?:answer|option|choice|letter)\s*(?:is\b\s*)?[:=]?\s*(?:(?:option|choice|letter)\s+)?"
+    r"|(?:(?:所以|因此|故)\s*[,，]?\s*)?(?:正确|最终)?(?:答案|选项|选择|选)\s*(?:是|为|选)?\s*[:：]?\s*(?:选项)?\s*",
+    re.IGNORECASE,
 )
+_SAYS = re.compile(r"(?:\bis|[:=：是为])\s*$", re.IGNORECASE)  # "Option 2" may mean the second: no text follows it
 _CONFIRMED = re.compile(r"\s+is\s+(?:the\s+)?(?:correct|right|best)(?:\s+(?:answer|option|choice|one))?$")
 _LETTER = re.compile(
-    r"[(\[{<【]?\s*([a-z])\s*(?:\.?[)\]}>】][.:]?|[.:)、]|[,-](?=\s)|(?=[=|]))?(?:\s+|$|(?=[=|]))", re.ASCII
+    r"[(\[{<【]?\s*([a-z])\s*(?:\.?[)\]}>】][.:]?|[.:)、!]|[,-](?=\s)|(?=[=|]))?(?:\s+|$|(?=[=|]))", re.ASCII
 )
 _SIGNS = re.compile(r"^(?:-?>|=>|[-:=|])\s*")
 _BRACKETED = re.compile(r"[(\[](.*)[)\]]")
-_TIGHT = re.compile(r"[(\[]?([a-z])[.:)\]]+(?=\S)", re.ASCII)  # "b.red"
+_TIGHT = re.compile(r"[(\[]?([a-z])[.:)\]、]+(?=\S)", re.ASCII)  # "b.red"
 _TRAILING = re.compile(r"(.*\S)\s*\(\s*([a-z])\s*\)", re.ASCII)
 _RUN = re.compile(r"[A-Z]{2,26}", re.ASCII)
 _BETWEEN = re.compile(r"\s*(?:[,;/&+\n]|\band\b|\bor\b)\s*|\s+")
@@ -48,7 +52,7 @@ def indices_of(answer: Any, choices: Sequence[str]) -> frozenset[int]:
     return _with_equals(named, choices) if named else frozenset()
 
 
-def _one(text: str, choices: Sequence[str]) -> list[int] | None:
+def _one(text: str, choices: Sequence[str], *, announced: bool = False) -> list[int] | None:
     """Indices of the one choice that a text names: several only for choices with the same text."""
     said = _key(text)
     keys = [_key(choice) for choice in choices]
@@ -58,6 +62,9 @@ def _one(text: str, choices: Sequence[str]) -> list[int] | None:
     number = numbers.parse(text)
     if found := [i for i, key in enumerate(keys) if key == said and _unit(choices[i]) == _unit(text)]:
         return found
+    bare = texts.unwrap(text)
+    if not announced and (match := _ANNOUNCED.match(bare)) and _SAYS.search(match[0]):
+        return _one(bare[match.end() :], choices, announced=True)
     if number is None:
         return None
     values = [numbers.parse(choice) for choice in choices]

@@ -172,6 +172,25 @@ def test_case_of_a_unit_counts_where_it_decides(gold, said, score):
 def test_choices_that_differ_in_the_case_of_a_unit():
     asked = task("choice", "A", choices=("5 mW", "5 MW"))
     assert [verify(asked, said) for said in ("A", "5 mW", "B", "5 MW")] == [1, 1, 0, 0]
+    assert [verify(asked, f"The answer is {said}.") for said in ("5 mW", "5 MW")] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("said", "score"),
+    [
+        ("The answer is blue.", 1), ("So, the answer is B.", 1), ("Therefore, the answer is B.", 1), ("B!", 1),
+        ("Thus the correct answer is: B. blue", 1), ("So the answer is blue", 1), ("**The answer is B!**", 1),
+        ("答案：B", 1), ("答案是B", 1), ("选B", 1), ("选项B", 1), ("B、blue", 1), ("正确答案是B。", 1),
+        ("因此，答案为 B", 1), ("答案是blue", 1), ("答案：B、blue", 1),
+        ("The answer is red.", 0), ("So, the answer is A.", 0), ("B is not correct", 0), ("not B", 0), ("A or B", 0),
+        ("the answer is not B", 0), ("So, the answer is not B", 0), ("The answer is not blue.", 0), ("A!", 0),
+        ("The answer is A or B", 0), ("B、red", 0), ("答案不是B", 0), ("不选B", 0), ("选项B不正确", 0), ("答案是A", 0),
+        ("选A、B", 0), ("So B is wrong", 0), ("The answer is", 0),
+        ("The answer is " * 2000, 0), ("Option 2", 0),
+    ],
+)  # fmt: skip
+def test_a_choice_in_a_short_sentence(said, score):
+    assert verify(task("choice", "B", choices=("red", "blue")), said) == score
 
 
 @pytest.mark.parametrize(
