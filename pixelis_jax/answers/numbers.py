@@ -18,16 +18,18 @@ SLACK, MOST_SLACK = Fraction(1, 10**9), Fraction(1, 10**3)  # relative, and at m
 _UNITS = """
 mm millimeter millimetre|Mm megameter megametre|cm centimeter centimetre|dm decimeter decimetre|m meter metre
 km kilometer kilometre|in inch inches|ft foot feet|yd yard|mi mile|mg milligram|Mg megagram|g gram|kg kilogram kilo
-t ton tonne|oz ounce|lb|st stone|mL milliliter millilitre|ML megaliter megalitre|cl|dl|l liter litre|gal gallon
+t ton tonne|oz ounce|lb|pound|st stone|mL milliliter millilitre|ML megaliter megalitre|cl|dl|l liter litre|gal gallon
 ms millisecond|Ms megasecond|s sec second|min minute|h hr hour|day|week|month|year yr|°c c celsius °celsius
 °f f fahrenheit °fahrenheit|° deg degree|rad radian|px pixel|dpi|ppi|db decibel|hz hertz|khz kilohertz|mHz millihertz
 MHz megahertz|ghz gigahertz|w watt|kw kilowatt|mW milliwatt|MW megawatt|kwh|wh|v volt|kv|mV millivolt|MV megavolt
 mA milliampere milliamp|MA megaampere|amp ampere|n newton|kn|j joule|kj|mJ millijoule|MJ megajoule|pa pascal|kpa
 mPa millipascal|MPa megapascal|bar|cal calorie|kcal kilocalorie|mol|byte|KB kilobyte|MB megabyte|GB gigabyte
-TB terabyte|Kb kilobit|Mb megabit|Gb gigabit|Tb terabit|mph|kph|rpm|ppm|ac acre|ha hectare|m^2 sqm|ft^2 sqft
+TB terabyte|Kb kilobit|Mb megabit|Gb gigabit|Tb terabit|mi/h mph|km/h kph kmh|rpm|ppm|ac acre|ha hectare|kelvin|Ω ohm
+kΩ kiloohm kilohm|mΩ milliohm|MΩ megaohm megohm|um μm micrometer micrometre micron|us μs microsecond|ug μg microgram
+m^2 sqm|ft^2 sqft
 """.replace("\n", "|")
 _CURRENCIES = (
-    "$ us$ usd dollar|€ eur euro|£ gbp pound|¥ jpy yen|cny rmb yuan|₹ inr rupee|₩ krw won|₽ rub ruble|chf franc|¢ cent"
+    "$ us$ usd dollar|€ eur euro|£ gbp|¥ jpy yen|cny rmb yuan 元|₹ inr rupee|₩ krw won|₽ rub ruble|chf franc|¢ cent"
 )
 
 
@@ -37,9 +39,10 @@ def _table(lines: str) -> dict[str, str]:
 
 UNITS = _table(_UNITS)
 CURRENCIES = _table(_CURRENCIES)
+_NAMESAKES = ({"pound", "£"}, {"pound", "lb"})  # "5 pounds" is either
 # What follows m (milli) or M (mega), where that letter's case counts; the case of the others never does.
-_PREFIXED = {name.casefold(): name for name in "m g s L W Wh V A J N Pa Hz bar".split()}
-_CARELESS = {"MM": "mm", "MG": "mg", "MS": "ms", "mhz": "MHz"}  # no unit's spelling, and clear nevertheless
+_PREFIXED = {name.casefold(): name for name in "m g s L W Wh V A J N Pa Hz bar Ω".split()}
+_CARELESS = {"MM": "mm", "MG": "mg", "MS": "ms", "mhz": "MHz", "K": "kelvin"}  # as they stand: no other unit is meant
 _FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{\s*(-?[\d.,]+)\s*\}\s*\{\s*([\d.,]+)\s*\}|(\d)\s*(\d)(?!\d))")
 _POWER = re.compile(
     r"(?:^|\s*(?:\\times|\\cdot|×|·|\*|(?<=[\d\s])x(?=[\d\s]))\s*)10\s*\^\s*(?:\{\s*([+-]?\d+)\s*\}|([+-]?\d+))",
@@ -47,6 +50,7 @@ _POWER = re.compile(
 )
 _NAMED = re.compile(r"^(?:[a-z]\s*)?=\s*", re.IGNORECASE)
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ\b)|\\degree\b|\\circ\b")
+_GREEK = re.compile(r"\\(mu|Omega)\b\s*")
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+)?(?:\.\d*)?"
 _NUMBER = re.compile(
     r"(?P<whole>\d+)\s+(?P<over>\d+)\s*/\s*(?P<under>\d+)"
@@ -54,8 +58,10 @@ _NUMBER = re.compile(
     rf"|(?P<value>{_DIGITS})(?:e(?P<exponent>[+-]?\d+))?",
     re.ASCII | re.IGNORECASE,
 )
+_EMPHASISED = re.compile(r"^([*_]{1,2})([^*_]+)\1(?=\s)")  # "**5** cm"
+_BRACKETED = re.compile(r"\(([^()]*)\)|\{([^{}]*)\}")
 _PERCENT = re.compile(r"\s*(?:%|percent|per cent|pct\.?)", re.IGNORECASE)
-_LARGE = re.compile(r"\d\s*[MKBGT]\.?$")  # "5M" is five million to most, not five metres
+_LARGE = re.compile(r"\d(?:\s*[MBGT]|K)\.?$")  # "5M" is five million to most, not five metres; "5 K" is kelvin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +77,9 @@ def parse(text: str) -> Number | None:
     """The number that a text is, as a whole; None for all else."""
     if len(text) > MAX_CHARACTERS or not any(c.isnumeric() for c in text):
         return None
-    bare = texts.unwrap(texts.normalise_marks(text))
+    bare = _EMPHASISED.sub(r"\2", texts.unwrap(texts.normalise_marks(text)))
+    if inner := _BRACKETED.fullmatch(bare):
+        bare = texts.unwrap(inner[1] or inner[2] or "")
     if _LARGE.search(bare):
         return None
     bare = _plain(bare)
@@ -118,7 +126,7 @@ def equal(a: Number, b: Number, *, tolerance: float = 0.0) -> bool:
 
 def readings(a: Number, b: Number) -> list[tuple[Fraction, Fraction]]:
     """(a, b) pairs of values to compare; none where their units differ."""
-    if a.unit and b.unit and a.unit != b.unit:
+    if a.unit and b.unit and a.unit != b.unit and {a.unit, b.unit} not in _NAMESAKES:
         return []
     if a.percent == b.percent:
         return [(a.value, b.value)]
@@ -139,6 +147,7 @@ def within(a: Fraction, b: Fraction, *, tolerance: float) -> bool:
 def _plain(text: str) -> str:
     """LaTeX of numbers as plain text; then one form for signs, digits and spaces. Case stays."""
     text = _DEGREES.sub("°", text.replace("{,}", ","))
+    text = _GREEK.sub(lambda m: "μ" if m[1] == "mu" else "Ω", text)
     text = _FRACTION.sub(lambda m: f" {m[1] or m[3]}/{m[2] or m[4]}", text)
     text = texts.normalise(text, fold=False)
     text = _NAMED.sub("", text)

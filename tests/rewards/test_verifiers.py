@@ -169,6 +169,27 @@ def test_case_of_a_unit_counts_where_it_decides(gold, said, score):
     assert agree(task("numeric", gold), gold, said) == score
 
 
+@pytest.mark.parametrize(
+    ("gold", "said", "score"),
+    [
+        ("5", "(5)", 1), ("5", "{5}", 1), ("5", "(6)", 0), ("-5", "(-5)", 1), ("5 cm", "(5 cm)", 1), ("5", "(5", 0),
+        ("5 cm", "**5** cm", 1), ("5 cm", "**5** mm", 0), ("5 lb", "5 pounds", 1), ("£5", "5 pounds", 1),
+        ("£5", "5 lb", 0), ("5 kg", "5 pounds", 0), ("$5", "5 pounds", 0), ("5 pounds", "5 lbs", 1),
+        ("5 mph", "5 miles per hour", 1), ("5 kph", "5 km/h", 1), ("5 mph", "5 km/h", 0), ("5元", "5 yuan", 1),
+        ("5 yuan", "5元", 1), ("5元", "$5", 0), ("5 K", "5 kelvin", 1), ("5 K", "5 °C", 0), ("5000", "5 K", 0),
+        ("5 Ω", "5 ohms", 1), ("5 Ω", r"$5\,\Omega$", 1), ("5 MΩ", "5 mΩ", 0), ("5 kΩ", "5 Ω", 0), ("5 μm", "5 um", 1),
+        ("5 um", "5 µm", 1), ("5 μm", r"5 \mu m", 1), ("5 μm", "5 mm", 0),
+    ],
+)  # fmt: skip
+def test_units_and_marks_around_numbers(gold, said, score):
+    assert verify(task("numeric", gold), said) == score == verify(task("relaxed", gold), said)
+
+
+@pytest.mark.parametrize("said", ["5K", "5k", "5 k", "5 M", "((5", "(5) (6)", "()"])
+def test_letters_of_size_and_half_brackets_are_no_number(said):
+    assert verify(task("numeric", "5"), said) == 0
+
+
 def test_choices_that_differ_in_the_case_of_a_unit():
     asked = task("choice", "A", choices=("5 mW", "5 MW"))
     assert [verify(asked, said) for said in ("A", "5 mW", "B", "5 MW")] == [1, 1, 0, 0]
