@@ -17,12 +17,19 @@ Size = tuple[float, float]  # height, width
 
 MAX_CHARACTERS = 1000
 NAMES = ("bbox_2d", "bbox", "box_2d", "box", "bounding_box", "coordinates")
-_CORNERS = (("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max"))
+_CORNERS = (("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max"),
+            ("left", "top", "right", "bottom"))  # fmt: skip
+_SIZED = (("x", "y", "width", "height"), ("x", "y", "w", "h"), ("left", "top", "width", "height"))
+_ASSIGNED = re.compile(
+    r"[\[({]?\s*(\w+\s*[=:]\s*[-+.\de]+(?:\s*[,;\s]\s*\w+\s*[=:]\s*[-+.\de]+){3})\s*[\])}]?", re.ASCII
+)  # x1=10, y1=20, x2=60, y2=70
+_PAIR = re.compile(r"(\w+)\s*[=:]\s*([-+.\de]+)", re.ASCII)
 _MARK = re.compile(r"<\|(?:box|quad)_(?:start|end)\|>|</?(?:box|bbox|bbox_2d)>")
 _REFERENCE = re.compile(r"<\|object_ref_start\|>.*?<\|object_ref_end\|>|<ref>.*?</ref>", re.DOTALL)
 _LABEL = re.compile(r"^[\"']?(?:bbox_2d|bbox|bounding box|box|coordinates)[\"']?\s*[:=]\s*(?=[\[(\d{-])", re.IGNORECASE)
 _CORNERS_GAP = re.compile(r"([)\]])\s*(?:-|to|->)\s*([(\[])")
 _NUMERIC = re.compile(r"[-+\d.,;e\s\[\](){}]+", re.ASCII)
+_DECIMAL = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _BRACKETS = str.maketrans("(){};", "[][],")
 _GAP = re.compile(r"(?<=[\d.\]])\s+(?=[-+\d.\[])", re.ASCII)
 
@@ -34,6 +41,9 @@ def parse(text: str) -> Box | None:
     bare = _MARK.sub("", _REFERENCE.sub("", texts.unwrap(text)))
     bare = texts.normalise(_LABEL.sub("", texts.unwrap(texts.normalise_marks(bare)), count=1))
     bare = _CORNERS_GAP.sub(r"\1,\2", bare)
+    if assigned := _ASSIGNED.fullmatch(bare):
+        pairs = _PAIR.findall(assigned[1])
+        return of(dict(pairs)) if len(dict(pairs)) == 4 else None
     if _NUMERIC.fullmatch(bare):
         bare = "[" + _GAP.sub(",", bare.translate(_BRACKETS)) + "]"
     return of(_read(bare))
@@ -45,8 +55,11 @@ def of(value: Any) -> Box | None:
         return parse(value)
     if isinstance(value, dict):
         named = [value[name] for name in NAMES if name in value]
-        corners = [[value[name] for name in names] for names in _CORNERS if all(name in value for name in names)]
-        found = named + corners
+        corners, sized = (
+            [[value[name] for name in names] for names in table if all(name in value for name in names)]
+            for table in (_CORNERS, _SIZED)
+        )
+        found = named + corners or [_from_size(values) for values in sized]
         return of(found[0]) if len(found) == 1 else None
     if not isinstance(value, list | tuple):
         return None
@@ -54,6 +67,7 @@ def of(value: Any) -> Box | None:
         return of(value[0])
     if len(value) == 2 and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
         value = [*value[0], *value[1]]
+    value = [_number_of(item) for item in value]
     if len(value) != 4 or not all(_is_number(item) for item in value):
         return None
     x1, y1, x2, y2 = map(float, value)
@@ -81,6 +95,20 @@ def _read(text: str) -> Any:
         except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
             continue
     return None
+
+
+def _from_size(values: list[Any]) -> list[float] | None:
+    """x, y, width, height -> corners."""
+    numbers = [_number_of(value) for value in values]
+    if not all(_is_number(number) for number in numbers):
+        return None
+    x, y, width, height = numbers
+    return [x, y, x + width, y + height]
+
+
+def _number_of(value: Any) -> Any:
+    """The number that a string writes out; all else as it is."""
+    return float(value) if isinstance(value, str) and _DECIMAL.fullmatch(value.strip()) else value
 
 
 def _is_number(value: Any) -> bool:
