@@ -21,6 +21,7 @@ from pixelis_jax.data.importers import (
     marks,
     messages,
     objects,
+    other_pictures,
     questions,
     turns,
 )
@@ -132,7 +133,9 @@ class Dialogue:
         self.is_video = self.record.get("is_video") is True or field in FILMS or any(t.is_video for t in split)
         values = turns.given(split, own, self.name, self.place, is_video=self.is_video)
         self.used |= image_columns(self.record) if len(fields) == 1 else {field}
-        return pictures_of(values, field or self.name, self.place, self.context)
+        found = pictures_of(values, field or self.name, self.place, self.context)
+        other_pictures.refuse_unused(self.record, field, fields[1:], found, self.place, self.context)
+        return found
 
     def _sample(self, turn: Turn, truth: list[str], reader: "Reader", before: list[Turn], place: Place) -> Record:
         """The sample of one question. Raises Refusal."""

@@ -4,10 +4,10 @@ A record that names its answer type is taken at its word; of one that names none
 other formats.
 """
 
-from pixelis_jax.data.importers import answers, box_frames, choices, marks, questions
+from pixelis_jax.data.importers import answers, box_frames, choices, marks, other_pictures, questions
 from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of
-from pixelis_jax.data.importers.fields import IDS, identity, pictures_of
+from pixelis_jax.data.importers.fields import IDS, identity, images_of, pictures_of
 from pixelis_jax.data.importers.pictures import Picture
 from pixelis_jax.data.importers.questions import Seen
 from pixelis_jax.types import UserError
@@ -27,6 +27,8 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
     if not name:
         raise Refusal(place.where, "image_path", "give one of image_path, image_paths and frames")
     pictures = pictures_of(values, name, place, context)
+    fields = sorted(images_of(record, place), key=lambda field: field[0] != name)  # the one in use first
+    other_pictures.refuse_unused(record, name, fields, pictures, place, context)
     names = [picture.name for picture in pictures]
     del made[name]
     made["frames" if name == "frames" else "image_paths" if isinstance(values, list) else "image_path"] = (

@@ -14,6 +14,7 @@ IMAGES = (
     *("image_url", "image_urls", "img_path", "imgs", "image_list", "image_bytes", "image_base64", "picture"),
     *("pictures", "image_name", "videos"),
 )
+_ONE = ("image", "img", "picture")  # fields that numbered columns may stand beside
 FILMS = ("frames", "video", "videos")
 IDS = ("qid", "id", "question_id", "sample_id", "uid", "index", "idx")
 _CONTEXT = ("hint", "context", "passage", "paragraph", "background", "caption")
@@ -29,13 +30,17 @@ def images_of(record: Mapping[str, Any], place: Place) -> list[tuple[str, list[A
     """
     found = [(name, picture_values.listed(record[name])) for name in IMAGES if record.get(name) not in (None, [], "")]
     columns = {int(match[1]): name for name in record if (match := _NUMBERED.fullmatch(name))}
-    numbers = [number for number in sorted(columns) if record[columns[number]] is not None]
-    if numbers and not found:
-        first = columns[numbers[0]]
-        if numbers != [*range(numbers[0], numbers[0] + len(numbers))] or numbers[0] > 1:
-            raise Refusal(place.where, first, "columns of images have a gap", ", ".join(columns[n] for n in numbers))
-        found.append((first, [record[columns[number]] for number in numbers]))
-    return found
+    numbers = [number for number in sorted(columns) if record[columns[number]] not in (None, "")]
+    if not numbers or (found and found[0][0] not in _ONE):
+        return found
+    first, latest = columns[numbers[0]], 2 if found else 1
+    if numbers != [*range(numbers[0], numbers[0] + len(numbers))] or numbers[0] > latest:
+        raise Refusal(place.where, first, "columns of images have a gap", ", ".join(columns[n] for n in numbers))
+    values = [record[columns[number]] for number in numbers]
+    if not found:
+        return [(first, values)]
+    name, own = found[0]
+    return [(name, [*own, *(value for value in values if value not in own)]), *found[1:]]
 
 
 def image_columns(record: Mapping[str, Any]) -> set[str]:

@@ -12,6 +12,7 @@ from pixelis_jax.data.importers import (
     marks,
     messages,
     objects,
+    other_pictures,
     questions,
     turns,
 )
@@ -56,6 +57,7 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
         raise Refusal(place.where, "is_video", "must be true or false", quoted(is_video))
     fields = images_of(record, place)
     image_name, pictures = first_pictures(_given(parts, fields, name, place), place, context)
+    other_pictures.refuse_unused(record, image_name, fields, pictures, place, context)
     film = is_video is True or image_name in FILMS
     marks.check_count([question, *listed.texts], len(pictures), place, name, is_video=film)
     used |= {image_name} if len(fields) > 1 else image_columns(record)
