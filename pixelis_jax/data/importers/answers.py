@@ -246,7 +246,10 @@ def _named(answer: str, listed: Choices, place: Place, context: Context) -> set[
         if label in listed.labels:
             return {listed.labels.index(label)}
     elif (number := numbering.number_of(answer)) is not None:
-        meaning = context.numbering(place)
+        if listed.moved and not indices_of(answer, listed.texts):
+            reason = "a number of a choice, and the letters of the choices are in another order"
+            raise Refusal(place.where, "answer", reason, quoted(answer))
+        meaning = numbering.MIXED if listed.moved else context.numbering(place)
         if meaning in (numbering.FROM_0, numbering.FROM_1):
             index = number - (meaning == numbering.FROM_1)
             if not 0 <= index < len(listed.texts):

@@ -26,10 +26,14 @@ _LABELS, _TEXTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """Texts of choices in the order of their letters; `labels`: what a record calls them, where that is no letter."""
+    """Texts of choices in the order of their letters; `labels`: what a record calls them, where that is no letter.
+
+    `moved` says that the record has them in another order, in which a number counts them.
+    """
 
     texts: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    moved: bool = False
 
 
 def of_record(record: Mapping[str, Any], place: Place) -> tuple[Choices, set[str]]:
@@ -41,8 +45,11 @@ def of_record(record: Mapping[str, Any], place: Place) -> tuple[Choices, set[str
     return _columns(record, place)
 
 
-def of_value(value: Any, place: Place, field: str) -> Choices:
-    """The choices of a list, a text that spells one, or an object. Raises Refusal."""
+def of_value(value: Any, place: Place, field: str, *, fixed: bool = False) -> Choices:
+    """The choices of a list, a text that spells one, or an object. Raises Refusal.
+
+    `fixed` says that they have letters or numbers already, so that their own may not say otherwise.
+    """
     labels: tuple[str, ...] = ()
     if isinstance(value, str):
         value = _listed(value, place, field)
@@ -58,11 +65,25 @@ def of_value(value: Any, place: Place, field: str) -> Choices:
         raise Refusal(place.where, field, f"more than {len(LETTERS)} choices")
     if len(value) < 2:
         raise Refusal(place.where, field, "must be at least two", quoted(value))
-    found = [_PREFIX.fullmatch(item) for item in value]
-    if all(m and (m[1] or m[2]).upper() == letter for m, letter in zip(found, LETTERS, strict=False)):
-        value = [m[3] for m in found if m]
+    value, moved = _by_letters(value, place, field, fixed=fixed or bool(labels))
     lettered = all(label.upper() == letter for label, letter in zip(labels, LETTERS, strict=False))
-    return Choices(tuple(item.strip() for item in value), () if lettered else labels)
+    return Choices(tuple(item.strip() for item in value), () if lettered else labels, moved)
+
+
+def _by_letters(value: list[str], place: Place, field: str, *, fixed: bool) -> tuple[list[str], bool]:
+    """(texts in the order of the letters in front of them, without these, whether that is another order).
+
+    Raises Refusal where all have a letter and these are not A, B, ...; initials of names may stand behind others.
+    """
+    found = [match for item in value if (match := _PREFIX.fullmatch(item))]
+    letters = [(match[1] or match[2]).upper() for match in found]
+    wanted = [*LETTERS[: len(value)]]
+    if len(found) < len(value) or (fixed and not {*letters} & {*wanted}):
+        return value, False
+    if sorted(letters) != wanted or (fixed and letters != wanted):
+        reason = "letters of choices that are not A, B, ..., or not those of their places"
+        raise Refusal(place.where, field, reason, quoted(", ".join(letters)))
+    return [found[letters.index(letter)][3] for letter in wanted], letters != wanted
 
 
 def _of_object(value: Mapping[str, Any], place: Place, field: str) -> tuple[tuple[str, ...], list[Any]]:
@@ -122,7 +143,7 @@ def _columns(record: Mapping[str, Any], place: Place) -> tuple[Choices, set[str]
             if [*sorted(columns, key=order.index)] != order[: len(columns)] or any(v in (None, "") for v in values):
                 raise Refusal(place.where, names[0], "columns of choices have a gap", ", ".join(names))
             labels = () if order[0] == "A" else tuple(order[: len(values)])
-            return dataclasses.replace(of_value(values, place, names[0]), labels=labels), {*names}
+            return dataclasses.replace(of_value(values, place, names[0], fixed=True), labels=labels), {*names}
     return Choices(), set()
 
 

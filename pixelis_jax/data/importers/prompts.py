@@ -1,5 +1,6 @@
 """Questions with their answers and without a dialogue, as RL data has them -> samples without steps."""
 
+import dataclasses
 from typing import Any
 
 from pixelis_jax.data.cota import UNANSWERED
@@ -18,7 +19,6 @@ from pixelis_jax.data.importers import (
 )
 from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, leftovers, quoted
-from pixelis_jax.data.importers.choices import Choices
 from pixelis_jax.data.importers.fields import FILMS, base_record, first_pictures, image_columns, images_of, placed
 from pixelis_jax.data.importers.questions import Seen
 from pixelis_jax.types import UserError
@@ -50,7 +50,7 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
     accepted = [] if unanswered else answers.plain(given, place, answer_name)
     (question, *rest), found, images = _filled([question, *listed.texts, *accepted], record, place, used)
     count = len(listed.texts)
-    listed, accepted = Choices(tuple(rest[:count]), listed.labels), rest[count:]
+    listed, accepted = dataclasses.replace(listed, texts=tuple(rest[:count])), rest[count:]
 
     is_video = record.get("is_video", False)
     if not isinstance(is_video, bool | None):
