@@ -171,6 +171,7 @@ def typed(asked: Asked, place: Place, context: Context) -> Record:
     """
     kind = given_type(asked.answer_type, place) or context.options.answer_type.replace("auto", "")
     listed = asked.choices or Choices()
+    choices.refuse_other(asked.question, listed.texts, place)
     if not listed.texts and kind in ("", "choice"):
         listed = Choices(tuple(choices.in_text(asked.question)))
     question = choices.shown(asked.question, listed.texts)
@@ -199,8 +200,12 @@ def typed(asked: Asked, place: Place, context: Context) -> Record:
     return made | ({"answers": accepted} if len(accepted) > 1 else {})
 
 
-def untyped(asked: Asked) -> Record:
-    """The fields of a question that has no answer, which is UNKNOWN then; votes are compared by its choices."""
+def untyped(asked: Asked, place: Place) -> Record:
+    """The fields of a question that has no answer, which is UNKNOWN then; votes are compared by its choices.
+
+    Raises Refusal where the question lists other choices than the record.
+    """
+    choices.refuse_other(asked.question, asked.choices.texts, place)
     found = asked.choices.texts or choices.in_text(asked.question)
     return {
         "question": choices.shown(asked.question, asked.choices.texts),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pixelis_jax.answers import text as answer_text
 from pixelis_jax.answers.choices import LETTERS
 from pixelis_jax.data.importers.base import Place, Refusal, first_of, is_number, quoted
 
@@ -219,6 +220,27 @@ def shown(question: str, choices: Sequence[str]) -> str:
     if not choices or in_text(question) == list(choices):
         return question
     return question + "".join(f"\n{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
+
+
+def refuse_other(question: str, given: Sequence[str], place: Place) -> None:
+    """Raises Refusal where a question lists choices that are not those that are given, in their order.
+
+    Given ones may be the bare letters, and what stands behind the last one on its line may be more of the question.
+    """
+    inside = [_key(text) for text in in_text(question)]
+    wanted = [_key(text) for text in given]
+    if not inside or not wanted or wanted == [letter.lower() for letter in LETTERS[: len(wanted)]]:
+        return
+    same = inside[:-1] == wanted[:-1] and len(inside) == len(wanted) and inside[-1].startswith(wanted[-1])
+    if not same:
+        reason = "not those that the question lists, or in another order"
+        raise Refusal(place.where, "choices", reason, quoted(", ".join(given)))
+
+
+def _key(text: str) -> str:
+    """The first line of a choice as it is compared: without what does not tell choices apart."""
+    lines = text.strip().splitlines() or [""]
+    return answer_text.key(lines[0].strip().rstrip(".,;").strip())
 
 
 def label_of(answer: str) -> str:

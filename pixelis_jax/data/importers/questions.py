@@ -55,7 +55,7 @@ def typed(asked: Asked, seen: Seen, place: Place, context: Context, tools: Colle
     Marks are counted by the caller. Raises Refusal.
     """
     worded, has_boxes = _worded(asked, seen, place, context, tools)
-    made = answers.typed(worded, place, context) if worded.accepted else answers.untyped(worded)
+    made = answers.typed(worded, place, context) if worded.accepted else answers.untyped(worded, place)
     has_boxes = has_boxes or seen.has_boxes
     if has_boxes or made["answer_type"] == "iou":
         seen = _stated(seen, made["answer"], place)
