@@ -1,14 +1,19 @@
 """What a record itself says its boxes are relative to, in a field of its own or in its metadata."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from pixelis_jax.answers import boxes
-from pixelis_jax.data.importers.base import Place, Record, Refusal, quoted
+from pixelis_jax.data.importers.base import Place, Record, Refusal, is_number, quoted
 from pixelis_jax.data.importers.objects import FRAMES
 
 NAMES = ("answer_frame", "coordinates", "bbox_type")
-FIELDS = (*NAMES, "normalized")
+FORMATS = ("bbox_format", "box_format")
+CORNERS = ("xyxy", "x1y1x2y2")
+FIELDS = (*NAMES, "normalized", *FORMATS)
+_NO_FRAMES = ("normalized", *FORMATS)
+MOVED = "answers that are boxes: x, y, width, height made x1, y1, x2, y2, as the record says"
 
 
 def said(record: Mapping[str, Any]) -> Record:
@@ -25,7 +30,7 @@ def frame(fields: Mapping[str, Any], answer: str, place: Place) -> str:
     """The frame that fields name; "" where they name none. Raises Refusal for an unknown one and for several."""
     named: dict[str, str] = {}
     for name, value in fields.items():
-        if name.rpartition(".")[2] == "normalized":
+        if name.rpartition(".")[2] in _NO_FRAMES:
             continue
         word = value.strip().lower() if isinstance(value, str) else ""
         if word not in FRAMES:
@@ -55,3 +60,26 @@ def _normalized(found: str, name: str, value: Any, answer: str, place: Place) ->
 def without(metadata: Mapping[str, Any]) -> Record:
     """Metadata without the fields that were read as its frame."""
     return {name: value for name, value in metadata.items() if name == "answer_frame" or name not in FIELDS}
+
+
+def corners(fields: Mapping[str, Any], answer: str, place: Place) -> str:
+    """An answer as x1, y1, x2, y2 where fields say that it is x, y, width, height. Raises Refusal for other ways."""
+    for name in (f"{before}{name}" for before in ("", "metadata.") for name in FORMATS):
+        word = str(fields.get(name, "xyxy")).strip().lower()
+        numbers = _four(answer)
+        if word in CORNERS or (numbers is None and boxes.parse(answer) is None):
+            continue
+        if word != "xywh" or numbers is None:
+            raise Refusal(place.where, name, "unknown, or not that of the answer; use xyxy or xywh", quoted(word))
+        x, y, width, height = numbers
+        return json.dumps([x, y, round(x + width, 6), round(y + height, 6)])
+    return answer
+
+
+def _four(answer: str) -> list[Any] | None:
+    """The four numbers that a text is; None for anything else."""
+    try:
+        found = json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) and len(found) == 4 and all(map(is_number, found)) else None

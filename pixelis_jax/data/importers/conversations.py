@@ -143,8 +143,14 @@ class Dialogue:
         if turn.refusal:
             raise Refusal(place.where, "messages", turn.refusal)
         options = self.choices.texts or choices.in_text(turn.text)
+        if turn.answered and turn.answered.is_untrained:
+            raise Refusal(place.where, "messages", "the answer has no loss or no weight, so that it is none to learn")
         thought, answer = _conclusion(turn.last, truth, options, calm=not steps, place=place)
         turn.answer = answer
+        if truth and box_frames.corners(box_frames.said(self.record), answer, place) != answer:
+            raise Refusal(
+                place.where, "bbox_format", "boxes that are no corners beside an answer field; make them xyxy"
+            )
         visible = self.pictures[turn.first - 1 : turn.end] if turn.first else self.pictures
         asked = turns.worded(turn, before, self.record, self.place)
         seen = Seen(visible, self.is_video, 1, self.frame, turn.box_image, turn.has_boxes, box_frames.said(self.record))

@@ -50,6 +50,7 @@ class Message:
     calls: list[Record]
     is_video: bool = False
     box_image: int = 0
+    is_untrained: bool = False  # the data says that nothing is to be learnt from it
 
     def replaced(self, text: str, box_image: int) -> "Message":
         """The same message with another text."""
@@ -157,7 +158,8 @@ def message(item: Any, field: str, place: Place) -> Message:
     elif kind != "assistant" and made:
         raise Refusal(place.where, field, "only an assistant calls tools")
     role = "assistant" if kind == "call" else kind
-    return Message(role, marks.without_ends(text), held, made, is_video)
+    untrained = item.get("loss") in (False, 0) or item.get("weight") in (False, 0)
+    return Message(role, marks.without_ends(text), held, made, is_video, is_untrained=untrained and role == "assistant")
 
 
 def _function(call: Any, field: str, place: Place) -> Record:

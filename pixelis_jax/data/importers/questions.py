@@ -55,6 +55,7 @@ def typed(asked: Asked, seen: Seen, place: Place, context: Context, tools: Colle
     Marks are counted by the caller. Raises Refusal.
     """
     worded, has_boxes = _worded(asked, seen, place, context, tools)
+    worded = _cornered(worded, seen, place, context, has_boxes=has_boxes or seen.has_boxes)
     made = answers.typed(worded, place, context) if worded.accepted else answers.untyped(worded, place)
     has_boxes = has_boxes or seen.has_boxes
     if has_boxes or made["answer_type"] == "iou":
@@ -69,6 +70,17 @@ def typed(asked: Asked, seen: Seen, place: Place, context: Context, tools: Colle
     if made["answer_type"] == "iou":
         metadata |= _framed(made["answer"], seen, place, context)
     return made | {"metadata": metadata}
+
+
+def _cornered(asked: Asked, seen: Seen, place: Place, context: Context, *, has_boxes: bool) -> Asked:
+    """The same with boxes as corners, where the record says that they are not. Raises Refusal."""
+    accepted = [box_frames.corners(seen.said, answer, place) for answer in asked.accepted]
+    if accepted == [*asked.accepted]:
+        return asked
+    if has_boxes:
+        raise Refusal(place.where, "bbox_format", "boxes in the question that are no corners; make them xyxy")
+    context.notes[box_frames.MOVED] += 1
+    return dataclasses.replace(asked, accepted=accepted)
 
 
 def _stated(seen: Seen, answer: str, place: Place) -> Seen:

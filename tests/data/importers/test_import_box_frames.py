@@ -2,6 +2,8 @@
 
 import pytest
 
+from pixelis_jax.data.importers import box_frames
+
 BOX = {"question": "Locate", "answer": [10, 20, 300, 400], "image": "a.png"}
 SHARES = BOX | {"answer": [0.1, 0.2, 0.5, 1]}
 
@@ -47,3 +49,25 @@ def test_frames_that_are_unknown_or_differ_are_refused(refusal, more, told):
 def test_places_on_earth_are_no_frame_of_a_box(bring):
     (sample,), _, _ = bring(BOX | {"answer": "red", "coordinates": [52.5, 13.4]})
     assert sample.metadata == {"other_fields": {"coordinates": [52.5, 13.4]}}
+
+
+@pytest.mark.parametrize("more", [{"bbox_format": "xywh"}, {"metadata": {"bbox_format": "XYWH"}}])
+def test_width_and_height_become_a_corner(bring, more):
+    (sample,), _, job = bring(BOX | {"answer": [100, 20, 30, 40]} | more)
+    assert sample.answer == "[100, 20, 130, 60]" and sample.metadata == {"answer_frame": "pixels"}
+    assert job.counts.notes[box_frames.MOVED] == 1
+
+
+@pytest.mark.parametrize("word", ["yxyx", "cxcywh", 7])
+def test_other_ways_to_write_a_box_are_refused(bring, refusal, word):
+    assert "bbox_format: unknown, or not that of the answer" in refusal(BOX | {"bbox_format": word})
+    (sample,), _, _ = bring(BOX | {"bbox_format": "xyxy"})
+    assert sample.answer == "[10, 20, 300, 400]"
+
+
+@pytest.mark.parametrize("more", [{"loss": False}, {"weight": 0}, {"loss": 0.0}])
+def test_an_answer_that_is_not_to_be_learnt_is_refused(bring, refusal, more):
+    said = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "red"}]
+    assert "no loss or no weight" in refusal({"messages": [said[0], said[1] | more], "image": "a.png"})
+    (sample,), _, _ = bring({"messages": [said[0], said[1] | {"loss": True, "weight": 1}], "image": "a.png"})
+    assert sample.answer == "red"
