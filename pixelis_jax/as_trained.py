@@ -69,7 +69,7 @@ def resolve(config: ConfigDict) -> Resolved:
             values[field] = FALLBACK[field]
             assumed.append(field)
     if "lora.rank" in taken:
-        values["lora.rslora"] = known.get("lora.rslora", False)
+        values["lora.rslora"] = known.get("lora.rslora", False) or given["lora.rslora"]
     resolved = replaced(config, values)
     return Resolved(resolved, tuple(_notes(resolved, source, taken, assumed, otherwise)))
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from resolved import resolved
 
-from pixelis_jax import hosts
+from pixelis_jax import assembly, hosts
 from pixelis_jax.data.prompts import Scenes
 from pixelis_jax.dynamic import final_rewards, informative
 from pixelis_jax.evaluation import Outcome
@@ -76,6 +76,7 @@ def collect(*batches, dynamic):
         share=hosts.Share(0, 1),
         _prompts=range(prompts),
         fresh_tasks=lambda step, attempt: tasks(attempt),
+        excluded=assembly.excluded_statuses(config),
     )
     state = types.SimpleNamespace(trainable={"lora": None})
     found = Online.roll_out(job, tasks(0), state, 1)

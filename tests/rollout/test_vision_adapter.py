@@ -10,11 +10,11 @@ import optax
 import pytest
 import rl_batch
 from flax import traverse_util
+from resolved import resolved
 from rl_batch import GOAL
 from scripted import ANSWER, LOOK, Script
 
-from pixelis_jax import parallel
-from pixelis_jax.config import load
+from pixelis_jax import assembly, parallel
 from pixelis_jax.dynamic import collected
 from pixelis_jax.models import lora
 from pixelis_jax.online import Online
@@ -57,9 +57,11 @@ def rollout(adapted, tasks):
 
 def batch_of(policy, rollout):
     """As the job makes it."""
-    config = load("configs/rft.py:smoke")
+    config = resolved("configs/rft.py:smoke")
     config.sampling.context_tokens = 320
-    job = types.SimpleNamespace(config=config, policy=policy, _prompts=range(2))
+    job = types.SimpleNamespace(
+        config=config, policy=policy, _prompts=range(2), excluded=assembly.excluded_statuses(config)
+    )
     return Online.verify(job, collected(rollout, Verified()(rollout.trajectories)))
 
 
