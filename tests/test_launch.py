@@ -36,7 +36,8 @@ def fake_python(folder: Path, body: str) -> Path:
 class Environment:
     """A virtual environment whose pip and commands are shell lines; what they were asked for stands in `calls`.
 
-    Anything else goes to the Python that runs this test. torch is installed once pip was asked for it.
+    Anything else goes to the Python that runs this test. torch is installed once pip was asked for it. It has no CUDA
+    plugin, which is asked for where there is a GPU alone.
     """
 
     def __init__(self, folder: Path, install: str = ":", versions: str = "echo 'Available versions: 2.13.0'") -> None:
@@ -48,6 +49,7 @@ class Environment:
               "-m pip install"*) echo "$*" >>"{self.log}"; {install} ;;
               "-m pip index"*) {versions} ;;
               "-m pip --version") echo pip 26 ;;
+              "-m pip show"*) exit 1 ;;
               *'version("torch")'*) grep -qs torch== "{self.log}" && echo 2.13.0 ;;
               "-m "*) echo "$PWD: $*" >>"{self.log}" ;;
               *) exec "{sys.executable}" "$@" ;;
