@@ -7,6 +7,7 @@ from typing import Any
 from pixelis_jax.answers import numbers
 from pixelis_jax.answers import text as texts
 
+NEEDS_ALL = "needs_all"  # in metadata of a question: one accepted choice is not enough, all must be named
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ANNOUNCED = re.compile(
     r"(?:(?:so|therefore|thus|hence)\b\s*,?\s*)?"
@@ -19,6 +20,7 @@ _CONFIRMED = re.compile(r"\s+is\s+(?:the\s+)?(?:correct|right|best)(?:\s+(?:answ
 _LETTER = re.compile(
     r"[(\[{<【]?\s*([a-z])\s*(?:\.?[)\]}>】][.:]?|[.:)、!]|[,-](?=\s)|(?=[=|]))?(?:\s+|$|(?=[=|]))", re.ASCII
 )
+_ARTICLE = re.compile(r"(?:an?|[Tt]he|An)\s+(\S.*)")  # "A red" may be the letter of the first choice
 _SIGNS = re.compile(r"^(?:-?>|=>|[-:=|])\s*")
 _BRACKETED = re.compile(r"[(\[](.*)[)\]]")
 _TIGHT = re.compile(r"[(\[]?([a-z])[.:)\]、]+(?=\S)", re.ASCII)  # "b.red"
@@ -66,7 +68,8 @@ def _one(text: str, choices: Sequence[str], *, announced: bool = False) -> list[
     if not announced and (match := _ANNOUNCED.match(bare)) and _SAYS.search(match[0]):
         return _one(bare[match.end() :], choices, announced=True)
     if number is None:
-        return None
+        article = _ARTICLE.fullmatch(texts.normalise(texts.unwrap(text), fold=False))
+        return [i for i, key in enumerate(keys) if key == _key(article[1])] or None if article else None
     values = [numbers.parse(choice) for choice in choices]
     found = [i for i, value in enumerate(values) if value is not None and numbers.equal(number, value)]
     return found if found and len({keys[i] for i in found}) == 1 else None

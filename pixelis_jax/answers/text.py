@@ -35,6 +35,7 @@ _LABEL = re.compile(
 )
 _INLINE = re.compile(r"\$(\S|\S[^$]*\S)\$(?!\d)")
 _SPACE = re.compile(r"\\[ ,;:!]|(?<=\d)~(?=[a-zA-Z\\])|\\q?quad\b")
+_ITEMS = re.compile(r"\s*,\s*")  # of a list in brackets, which is written with and without spaces
 _ESCAPED = re.compile(r"\\([%$#&_{}])")
 _MINUS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2212\ufe58\ufe63\uff0d"), "-")
 _PLAIN = _MINUS | {ord(a): b for a, b in zip("“”„‟‘’‚‛′″«»`´", "\"\"\"\"'''''\"\"\"''", strict=True)}
@@ -76,7 +77,7 @@ def normalise(text: str, *, fold: bool = True) -> str:
 
 def key(text: str) -> str:
     """What of an answer is compared: unwrapped and normalised, until nothing changes any more."""
-    found = text
+    found = _ITEMS.sub(",", text) if text.strip()[:1] in ("[", "(", "{") else text
     while (further := normalise(unwrap(normalise_marks(found)))) not in ("", found):
         found = further
     return found if further else normalise(found)

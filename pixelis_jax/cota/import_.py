@@ -67,6 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="the number of the first choice where answers are numbers of choices (default: auto, by the whole file)",
     )
+    add(
+        "--answer_letter",
+        choices=("auto", "place", "text"),
+        default="auto",
+        help="what an answer is that is the letter of one choice and the text of another (default: auto, by the file)",
+    )
     padding = "share of the image that the tool added around a box on each side (default: 0; Pixel-Reasoner's: 0.1)"
     add("--crop_padding", type=options.share, default=0.0, help=padding)
     add("--split", default="", help="read this split alone (train, test, ...; default: all, named in metadata)")
@@ -102,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
         coordinates=args.coordinates,
         answer_type=args.answer_type,
         answer_index=args.answer_index,
+        answer_letter=args.answer_letter,
         crop_padding=args.crop_padding,
         split=args.split,
         image_root=args.image_root,

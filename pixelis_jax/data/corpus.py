@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pixelis_jax.answers import frames
+from pixelis_jax.answers.choices import NEEDS_ALL
 from pixelis_jax.data import cota
 from pixelis_jax.data.cota import Sample
 from pixelis_jax.data.images import open_rgb
@@ -98,7 +99,7 @@ class Corpus:
             metadata["answers"] = tuple(map(str, more))
         metadata[COLUMNS] = columns_of(sample)
         metadata[cota.OWN_TYPE] = own_type(sample)
-        metadata |= {name: sample.metadata[name] for name in frames.NAMES if name in sample.metadata}
+        metadata |= {name: sample.metadata[name] for name in (*frames.NAMES, NEEDS_ALL) if name in sample.metadata}
         return Task(
             task_id=sample.sample_id,
             index=number,

@@ -11,6 +11,7 @@ from fractions import Fraction
 from pixelis_jax.answers import boxes, choices, expressions, frames, kinds, numbers
 from pixelis_jax.answers import text as texts
 from pixelis_jax.answers.boxes import Size
+from pixelis_jax.answers.choices import NEEDS_ALL
 from pixelis_jax.answers.numbers import Number
 from pixelis_jax.types import Task, Trajectory, UserError
 
@@ -75,7 +76,10 @@ def exact(task: Task, golds: Sequence[str], answer: str) -> float:
 
 
 def choice(task: Task, golds: Sequence[str], answer: str) -> float:
-    """1 where the answer names accepted choices only: by letter, by text, or both where they agree; equal ones too."""
+    """1 where the answer names accepted choices only: by letter, by text, or both where they agree; equal ones too.
+
+    With `task.metadata[NEEDS_ALL]` it must name each of them.
+    """
     accepted: set[int] = set()
     for gold in golds:
         named = choices.indices_of(gold, task.choices)
@@ -85,7 +89,7 @@ def choice(task: Task, golds: Sequence[str], answer: str) -> float:
             )
         accepted |= named
     said = choices.indices_of(answer, task.choices)
-    return float(bool(said) and said <= accepted)
+    return float(said == accepted if task.metadata.get(NEEDS_ALL) else bool(said) and said <= accepted)
 
 
 def numeric(task: Task, golds: Sequence[str], answer: str) -> float:

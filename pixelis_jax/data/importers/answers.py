@@ -10,14 +10,16 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from pixelis_jax.answers import boxes, kinds, numbers
+from pixelis_jax.answers import boxes, numbers
 from pixelis_jax.answers import text as texts
-from pixelis_jax.answers.choices import LETTERS, index_of, indices_of
+from pixelis_jax.answers.choices import LETTERS, NEEDS_ALL, index_of, indices_of
 from pixelis_jax.data.cota import TASK_TYPES
-from pixelis_jax.data.importers import choices, numbering
+from pixelis_jax.data.importers import answer_types, choices, choices_in_text, numbering
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, cut_out, is_number, quoted
 from pixelis_jax.data.importers.choices import Choices
 
+# What a boolean in the place of an answer accepts.
+SAME_AS_BOOLEAN = {True: ("yes", "true"), False: ("no", "false")}
 UNKNOWN = "(unknown)"  # stands for the answer that a question lacks
 LONGEST = 10_000  # characters of an answer or a choice; comparing them takes time that grows with the square
 REQUIRED = "required"  # the task type that stands for: refuse a record without one
@@ -42,15 +44,6 @@ TASKS = {
     "relation": "relationship_detection",
     "relationship": "relationship_detection",
 }
-# What other data calls our answer types; "" says nothing that question and answer do not say.
-TYPES = {
-    **{name: "numeric" for name in ("integer", "int", "float", "number", "numerical", "numeric_value")},
-    **{name: "choice" for name in ("multiple_choice", "multi_choice", "mc", "mcq", "multichoice", "option", "letter")},
-    **{name: "iou" for name in ("bbox", "box", "bbox_2d", "bounding_box", "grounding", "detection")},
-    **{name: "math" for name in ("latex", "expression", "formula", "equation", "math_expression")},
-    **{name: "" for name in ("text", "string", "str", "other", "open", "open_ended", "free_form", "free_text")},
-    **{name: "" for name in ("yes/no", "yes_no", "short", "word", "phrase", "list", "qa", "vqa")},
-}
 LONGEST_TYPE = 60  # characters of what the data calls a kind of question
 _TASK_NAMES = ("task_type", "category", "question_type", "type")
 _LETTERS = re.compile(
@@ -63,9 +56,10 @@ _ASKS_LETTER = re.compile(
     r"grade|point|vertex|corner|node|axis|panel|row|column|seat|gate|platform|size|key|word|text|written|read)\b",
     re.IGNORECASE,
 )
+_WHETHER = re.compile(r"\s*(?:is|are|was|were|do|does|did|can|could|has|have|had|will|would|should)\b", re.IGNORECASE)
+_OR = re.compile(r"\bor\b|\bhow\b", re.IGNORECASE)
 _CHOOSES = re.compile(r"\b(?:options?|choices?|choose|select|following)\b", re.IGNORECASE)
 _PLAIN = re.compile(r"[+-]?\d+(?:\.\d+)?", re.ASCII)
-_LEADING_ZERO = re.compile(r"[+-]?0\d+", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +104,8 @@ def plain(value: Any, place: Place, field: str) -> list[str]:
 
     A list of numbers of more than one is one answer (a box, a point).
     """
+    if isinstance(value, bool):
+        return [*SAME_AS_BOOLEAN[value]]
     value = _unpacked(value) if not isinstance(value, str) or len(value) <= LONGEST else value
     box = None if isinstance(value, str) else boxes.of(value)
     if box is not None:
@@ -169,24 +165,31 @@ def typed(asked: Asked, place: Place, context: Context) -> Record:
     says of the type comes before. Raises Refusal where choices are given and an answer names none, and for a letter
     without choices.
     """
-    kind = given_type(asked.answer_type, place) or context.options.answer_type.replace("auto", "")
-    listed = asked.choices or Choices()
-    choices.refuse_other(asked.question, listed.texts, place)
-    if not listed.texts and kind in ("", "choice"):
-        listed = Choices(tuple(choices.in_text(asked.question)))
-    question = choices.shown(asked.question, listed.texts)
-    if listed.texts and kind in ("", "choice"):
-        letters = letters_of(asked.accepted, listed, place, context)
-        if letters:
-            return {"question": question, "answer": letters, "answer_type": "choice", "choices": [*listed.texts]}
-        if asked.choices.texts or kind == "choice":
-            reason = "names none of the choices; give a letter or the text of one"
-            raise Refusal(place.where, "answer", reason, quoted(asked.accepted[0]))
+    said = answer_types.given(asked.answer_type, place, context)
+    kind = said or context.options.answer_type.replace("auto", "")
+    may_choose = kind in ("", "choice", answer_types.TEXT)
+    question, listed = asked.question, asked.choices
+    choices_in_text.refuse_other(question, listed.texts, place)
+    if not listed.texts and may_choose:
+        made = choices_in_text.lettered(question, asked.accepted, chooses=kind == "choice")
+        if made is not None:
+            context.notes["questions whose choices have numbers: they have letters now"] += 1
+            listed = Choices(tuple(choices_in_text.listed(made)), tuple(map(str, range(1, len(LETTERS)))))
+            question = made
+        else:
+            listed = Choices(tuple(choices_in_text.listed(question)))
+            if choices_in_text.lettered(question, asked.accepted, chooses=True):
+                context.notes["answers like 2 to a question that lists (1), (2), ...: numbers, not choices"] += 1
+    question = choices_in_text.shown(question, listed.texts)
+    if listed.texts and may_choose:
+        return {"question": question} | _chosen(asked, listed, place, context)
     if kind == "choice":
         raise Refusal(place.where, "choices", "missing, and answer_type is choice", quoted(asked.accepted[0]))
-    accepted = [*asked.accepted]
+    accepted = (
+        with_yes_or_no(question, asked.accepted) if kind in ("", "exact", answer_types.TEXT) else [*asked.accepted]
+    )
     if not kind:
-        kind = _kind(accepted)
+        kind = answer_types.of_answers(question, accepted)
         if kind == "exact" and is_letter(accepted[0]) and not asks_for_letter(question):
             reason = "a letter, and there are no choices; give them, or answer_type exact if the letter is the answer"
             raise Refusal(place.where, "answer", reason, quoted(accepted[0]))
@@ -194,10 +197,33 @@ def typed(asked: Asked, place: Place, context: Context) -> Record:
         accepted = [number_text(answer) for answer in accepted]
     if kind == "iou":
         accepted = [box_text(answer) for answer in accepted]
-    made: Record = {"question": question, "answer": accepted[0], "answer_type": kind}
+    made_of: Record = {"question": question, "answer": accepted[0]}
+    made_of["answer_type"] = "exact" if kind == answer_types.TEXT else kind
     if asked.choices.texts:
-        made["choices"] = [*asked.choices.texts]
-    return made | ({"answers": accepted} if len(accepted) > 1 else {})
+        made_of["choices"] = [*asked.choices.texts]
+    return made_of | ({"answers": accepted} if len(accepted) > 1 else {})
+
+
+def _chosen(asked: Asked, listed: Choices, place: Place, context: Context) -> Record:
+    """The fields answer, answer_type and choices of a question with choices. Raises Refusal where one names none."""
+    letters = letters_of(asked.accepted, listed, place, context)
+    if not letters:
+        where = "the choices" if asked.choices.texts else "the choices that the question lists"
+        reason = f"names none of {where}; give a letter or the text of one, or answer_type exact if it is none"
+        raise Refusal(place.where, "answer", reason, quoted(asked.accepted[0]))
+    made: Record = {"answer": letters, "answer_type": "choice", "choices": [*listed.texts]}
+    if "," not in letters:
+        return made
+    if wants_all(asked.question, asked.answer_type):
+        context.notes["questions for all right choices: each must be named, and no other"] += 1
+        return made | {NEEDS_ALL: True}
+    context.notes["questions with several accepted choices: any of them is right"] += 1
+    return made
+
+
+def wants_all(question: str, answer_type: Any) -> bool:
+    """Whether a question, or the type that a record gives its answer, asks for all right choices, not for one."""
+    return choices_in_text.wants_all(question) or answer_types.word_of(answer_type) in answer_types.LISTS
 
 
 def untyped(asked: Asked, place: Place) -> Record:
@@ -205,25 +231,15 @@ def untyped(asked: Asked, place: Place) -> Record:
 
     Raises Refusal where the question lists other choices than the record.
     """
-    choices.refuse_other(asked.question, asked.choices.texts, place)
-    found = asked.choices.texts or choices.in_text(asked.question)
+    choices_in_text.refuse_other(asked.question, asked.choices.texts, place)
+    found = asked.choices.texts or choices_in_text.listed(asked.question)
     return {
-        "question": choices.shown(asked.question, asked.choices.texts),
+        "question": choices_in_text.shown(asked.question, asked.choices.texts),
         "choices": [*found],
         "answer": UNKNOWN,
         "ground_truth": UNKNOWN,
         "answer_type": "exact",
     }
-
-
-def given_type(value: Any, place: Place) -> str:
-    """Our answer type of what a record says; "" where that says nothing. Raises Refusal for an unknown word."""
-    if value is None or value == "":
-        return ""
-    word = value.strip().lower().replace(" ", "_").replace("-", "_") if isinstance(value, str) else ""
-    if word in kinds.ANSWER_TYPES or word in TYPES:
-        return TYPES.get(word, word)
-    raise Refusal(place.where, "answer_type", f"unknown; use one of {', '.join(kinds.ANSWER_TYPES)}", quoted(value))
 
 
 def letters_of(accepted: Sequence[str], listed: Choices, place: Place, context: Context) -> str:
@@ -232,6 +248,8 @@ def letters_of(accepted: Sequence[str], listed: Choices, place: Place, context: 
     Of equal choices that a text names the first one counts; comparing takes them for the same.
     """
     found: set[int] = set()
+    if tuple(accepted) in SAME_AS_BOOLEAN.values():  # of yes and true the choices have one
+        accepted = [answer for answer in accepted if index_of(answer, listed.texts) is not None]
     for answer in accepted:
         named = _named(answer, listed, place, context)
         if not named:
@@ -240,8 +258,6 @@ def letters_of(accepted: Sequence[str], listed: Choices, place: Place, context: 
     if len(found) == len(listed.texts):
         reason = "every choice is accepted, so that any answer would be right"
         raise Refusal(place.where, "answer", reason, quoted(", ".join(accepted)))
-    if len(found) > 1:
-        context.notes["questions with several accepted choices: any of them is right"] += 1
     return ", ".join(LETTERS[index] for index in sorted(found))
 
 
@@ -265,6 +281,14 @@ def _named(answer: str, listed: Choices, place: Place, context: Context) -> set[
         if meaning == numbering.OPEN or (meaning == numbering.MIXED and not indices_of(answer, listed.texts)):
             reason = "a number of a choice, and the file does not tell whether from 0 or from 1; say --answer_index=0|1"
             raise Refusal(place.where, "answer", reason, quoted(answer))
+    letter, text = numbering.readings(answer, listed.texts)
+    if letter is not None and text is not None and letter != text and listed.texts[letter] != listed.texts[text]:
+        meaning = context.lettering(place)
+        if meaning == numbering.OPEN:
+            reason = "the letter of one choice and the text of another, and the file does not tell; say --answer_letter"
+            raise Refusal(place.where, "answer", reason, quoted(answer))
+        context.notes[f"answers that are both a letter and a text of choices, read as {meaning}"] += 1
+        return {letter if meaning == numbering.PLACES else text}
     one = index_of(answer, listed.texts)
     if one is not None:
         return {one}
@@ -273,10 +297,12 @@ def _named(answer: str, listed: Choices, place: Place, context: Context) -> set[
     return {index for index, key in zip(several, keys, strict=True) if keys.index(key) == several.index(index)}
 
 
-def _kind(accepted: Sequence[str]) -> str:
-    """The type of accepted answers: that of all of them, else exact. Leading zeros are no number's."""
-    found = {"exact" if _LEADING_ZERO.fullmatch(answer) else kinds.kind_of(answer) for answer in accepted}
-    return found.pop() if len(found) == 1 else "exact"
+def with_yes_or_no(question: str, accepted: Sequence[str]) -> list[str]:
+    """Accepted answers; 1 and 0 for a question that asks whether something is so are yes and no too."""
+    bit = {"1": True, "0": False}.get(accepted[0]) if len(accepted) == 1 else None
+    if bit is None or not _WHETHER.match(question) or _OR.search(question):
+        return [*accepted]
+    return [*SAME_AS_BOOLEAN[bit], *accepted]
 
 
 def is_letter(answer: str) -> bool:

@@ -39,6 +39,7 @@ class Options:
     coordinates: str = "auto"
     answer_type: str = "auto"
     answer_index: str = "auto"
+    answer_letter: str = "auto"
     crop_padding: float = 0.0
     split: str = ""
     image_root: Path | None = None
@@ -65,13 +66,15 @@ class Place:
 class Context:
     """What a conversion works with. `notes` counts what was changed or left out of records that were read.
 
-    `numbering` says what whole numbers in the place of answers mean in the file of a place (see numbering.py).
+    `numbering` and `lettering` say what whole numbers and letters in the place of answers mean in the file of a place
+    (see numbering.py).
     """
 
     options: Options
     look: "Callable[[Any, Place, str], Picture]"  # value, place, field -> the picture, checked
     notes: Counter[str]
     numbering: Callable[[Place], str]
+    lettering: Callable[[Place], str]
 
 
 Record = dict[str, Any]

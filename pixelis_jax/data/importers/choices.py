@@ -7,17 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pixelis_jax.answers import text as answer_text
 from pixelis_jax.answers.choices import LETTERS
+from pixelis_jax.data.importers import choices_in_text
 from pixelis_jax.data.importers.base import Place, Refusal, first_of, is_number, quoted
 
 NAMES = ("choices", "options", "choice", "answer_choices", "option", "option_list", "choice_list", "candidates")
 _COLUMN = re.compile(r"(?:choice|option|opt|op|candidate)[_ ]?([A-Za-z]|\d{1,2})", re.IGNORECASE)
-_LINE = re.compile(r"^[ \t]*(?:[(（\[]([A-Za-z])[)）\]]|([A-Z])[.:)、．])[ \t]*(\S.*)$", re.MULTILINE)
-_INLINE = re.compile(r"(?:(?<=\s)|^)(?:[(（\[]([A-Za-z])[)）\]]|([A-Z])[.:)、．](?=\s))")
-_OPENS = re.compile(r"(?:^|[^\w\s])\s*$")  # what stands before a first "A." on one line
 _PREFIX = re.compile(r"\s*(?:[(（\[]([A-Za-z])[)）\]]|([A-Za-z])[.:)、．])\s*(\S.*)", re.DOTALL)
-_FIRST = ("A.", "A)", "A:", "A、", "A．", "A）", "(a", "（a", "A]", "[a")  # one of them stands in each list
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 _LABELS, _TEXTS = (
     ("label", "key", "id", "letter", "option_id"),
@@ -59,7 +55,7 @@ def of_value(value: Any, place: Place, field: str, *, fixed: bool = False) -> Ch
     elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
         labels, value = _of_objects(value, place, field)
     if isinstance(value, list):
-        value = [json.dumps(item) if is_number(item) else item for item in value]
+        value = [json.dumps(item) if is_number(item) else item for item in _filled(value)]
     if not isinstance(value, list) or not value or not all(isinstance(item, str) and item.strip() for item in value):
         raise Refusal(place.where, field, "must be a list of texts that are not empty", quoted(value))
     if len(value) > len(LETTERS):
@@ -79,7 +75,7 @@ def _by_letters(value: list[str], place: Place, field: str, *, fixed: bool) -> t
     found = [match for item in value if (match := _PREFIX.fullmatch(item))]
     letters = [(match[1] or match[2]).upper() for match in found]
     wanted = [*LETTERS[: len(value)]]
-    if len(found) < len(value) or (fixed and not {*letters} & {*wanted}):
+    if len(found) < len(value) or not {*letters} & {*wanted}:
         return value, False
     if sorted(letters) != wanted or (fixed and letters != wanted):
         reason = "letters of choices that are not A, B, ..., or not those of their places"
@@ -95,10 +91,8 @@ def _of_object(value: Mapping[str, Any], place: Place, field: str) -> tuple[tupl
         if len(labels) != len(texts):
             raise Refusal(place.where, field, f"{label} and {text} differ in length", f"{len(labels)}, {len(texts)}")
         return _in_order([str(item) for item in labels], place, field), texts
-    names = [str(name) for name in value]
-    while names and value[names[-1]] in (None, ""):
-        names.pop()
-    return _in_order(names, place, field), [value[name] for name in names]
+    names, values = [str(name) for name in value], _filled([*value.values()])
+    return _in_order(names[: len(values)], place, field), values
 
 
 def _of_objects(value: Sequence[Mapping[str, Any]], place: Place, field: str) -> tuple[tuple[str, ...], list[Any]]:
@@ -123,6 +117,19 @@ def _in_order(labels: list[str], place: Place, field: str) -> tuple[str, ...]:
     return tuple(bare)
 
 
+def _filled(values: Sequence[Any]) -> list[Any]:
+    """Without the empty ones at the end, which tables have where a question has fewer choices than another."""
+    count = len(values)
+    while count and _is_empty(values[count - 1]):
+        count -= 1
+    return [*values[:count]]
+
+
+def _is_empty(value: Any) -> bool:
+    """Null, an empty text, or NaN, which stands for null in tables."""
+    return value is None or value == "" or value != value
+
+
 def _columns(record: Mapping[str, Any], place: Place) -> tuple[Choices, set[str]]:
     """Choices in columns A, B, ... or choice_a, option1, ...; the last ones may be empty."""
     found: dict[str, dict[str, str]] = {}
@@ -136,12 +143,10 @@ def _columns(record: Mapping[str, Any], place: Place) -> tuple[Choices, set[str]
             if order[0] not in columns or order[1] not in columns or not columns.keys() <= {*order}:
                 continue
             names = [columns[key] for key in sorted(columns, key=order.index)]
-            values = [record[name] for name in names]
-            while values and values[-1] in (None, ""):
-                values.pop()
+            values = _filled([record[name] for name in names])
             if not values:
                 continue
-            if [*sorted(columns, key=order.index)] != order[: len(columns)] or any(v in (None, "") for v in values):
+            if [*sorted(columns, key=order.index)] != order[: len(columns)] or any(map(_is_empty, values)):
                 raise Refusal(place.where, names[0], "columns of choices have a gap", ", ".join(names))
             labels = () if order[0] == "A" else tuple(order[: len(values)])
             return dataclasses.replace(of_value(values, place, names[0], fixed=True), labels=labels), {*names}
@@ -166,81 +171,13 @@ def _listed(text: str, place: Place, field: str) -> Any:
             items = [a or b for a, b in _QUOTED.findall(bare)]
             if len(items) > 1 and not _QUOTED.sub("", bare[1:-1]).strip(" ,\n"):
                 return items
-    if found := in_text(bare):
+    if found := choices_in_text.listed(bare):
         return found
     for separator in ("\n", "|", ";"):
         parts = [part.strip() for part in bare.split(separator)]
         if len(parts) > 1 and all(parts):
             return parts
     raise Refusal(place.where, field, "a text that is no list of choices", quoted(text))
-
-
-def in_text(question: str) -> list[str]:
-    """The choices that a question lists as A, B, ..., on lines of their own or on one line, in one go from A.
-
-    None where there are not two.
-    """
-    if not any(sign in question for sign in _FIRST):
-        return []
-    marks = [(match[1] or match[2], match[3]) for match in _LINE.finditer(question)]
-    found = _run(marks)
-    if len(found) >= 2:
-        return found
-    matches = list(_INLINE.finditer(question))
-    if len(matches) < 2:
-        return []
-    ends = [match.start() for match in matches[1:]] + [len(question)]
-    spans = [question[match.end() : end] for match, end in zip(matches, ends, strict=True)]
-    parts = [
-        (match[1] or match[2], span.partition("\n")[0].strip().rstrip(",;").strip())
-        for match, span in zip(matches, spans, strict=True)
-    ]
-    found = _run(parts)
-    first = next((match for match in reversed(matches) if (match[1] or match[2]) in "Aa"), None)
-    if first is None or (first[2] and not _OPENS.search(question[max(first.start() - 20, 0) : first.start()])):
-        return []
-    words = [any(map(str.isalnum, text)) and text.lower() not in ("or", "and") for text in found]
-    return found if len(found) >= 2 and all(words) else []
-
-
-def _run(marks: Sequence[tuple[str, str]]) -> list[str]:
-    """The texts of the last run of letters from A on; of lower-case letters too, but of one kind."""
-    found: list[str] = []
-    upper = True
-    for letter, text in marks:
-        if letter in "Aa":
-            found, upper = [], letter == "A"
-        if len(found) < len(LETTERS) and letter.isupper() == upper and letter.upper() == LETTERS[len(found)]:
-            found.append(text.strip())
-    return found
-
-
-def shown(question: str, choices: Sequence[str]) -> str:
-    """The question with its choices on lines of their own, unless it lists them already."""
-    if not choices or in_text(question) == list(choices):
-        return question
-    return question + "".join(f"\n{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
-
-
-def refuse_other(question: str, given: Sequence[str], place: Place) -> None:
-    """Raises Refusal where a question lists choices that are not those that are given, in their order.
-
-    Given ones may be the bare letters, and what stands behind the last one on its line may be more of the question.
-    """
-    inside = [_key(text) for text in in_text(question)]
-    wanted = [_key(text) for text in given]
-    if not inside or not wanted or wanted == [letter.lower() for letter in LETTERS[: len(wanted)]]:
-        return
-    same = inside[:-1] == wanted[:-1] and len(inside) == len(wanted) and inside[-1].startswith(wanted[-1])
-    if not same:
-        reason = "not those that the question lists, or in another order"
-        raise Refusal(place.where, "choices", reason, quoted(", ".join(given)))
-
-
-def _key(text: str) -> str:
-    """The first line of a choice as it is compared: without what does not tell choices apart."""
-    lines = text.strip().splitlines() or [""]
-    return answer_text.key(lines[0].strip().rstrip(".,;").strip())
 
 
 def label_of(answer: str) -> str:

@@ -11,12 +11,13 @@ from typing import Any
 
 from pixelis_jax.answers import boxes, kinds
 from pixelis_jax.answers import text as texts
-from pixelis_jax.answers.choices import indices_of
+from pixelis_jax.answers.choices import NEEDS_ALL, indices_of
 from pixelis_jax.data.importers import (
     answers,
     box_frames,
     calls,
     choices,
+    choices_in_text,
     gold,
     marks,
     messages,
@@ -142,7 +143,7 @@ class Dialogue:
         steps = reader.walk(turn)
         if turn.refusal:
             raise Refusal(place.where, "messages", turn.refusal)
-        options = self.choices.texts or choices.in_text(turn.text)
+        options = self.choices.texts or choices_in_text.listed(turn.text)
         if turn.answered and turn.answered.is_untrained:
             raise Refusal(place.where, "messages", "the answer has no loss or no weight, so that it is none to learn")
         thought, answer = _conclusion(turn.last, truth, options, calm=not steps, place=place)
@@ -167,7 +168,7 @@ class Dialogue:
                 step["thought"] = marks.spelled(step["thought"], place, "thought")
                 marks.refuse_left([step["thought"]], place, "thought")
         made.update(placed(visible, is_video=self.is_video))
-        _judge(made, truth, place, self.context, self.choices)
+        _judge(made, truth, place, self.context, self.choices, self.record.get("answer_type"))
         if before or turn.number < turn.of:
             metadata["turn"] = turn.number
         if steps:
@@ -303,7 +304,9 @@ def _frame_of(pictures: list[Picture]) -> Record:
     return {"size": sizes[0], "seen_size": sizes[0], **several, "coordinates": "pixels"}
 
 
-def _judge(made: Record, truth: list[str], place: Place, context: Context, listed: choices.Choices) -> None:
+def _judge(
+    made: Record, truth: list[str], place: Place, context: Context, listed: choices.Choices, answer_type: Any
+) -> None:
     """Sets the ground truth, and marks a dialogue whose answer is another one: it is not to be learnt from."""
     if not truth:
         return
@@ -313,7 +316,10 @@ def _judge(made: Record, truth: list[str], place: Place, context: Context, liste
         if not letters:
             raise Refusal(place.where, "answer", "the record's own answer names none of the choices", quoted(truth[0]))
         truth = [letters]
-    if not any(_agree(made["answer"], one, kind, options) for one in truth):
+        if "," in letters and answers.wants_all(made["question"], answer_type):
+            made["metadata"][NEEDS_ALL] = True
+    all_of = bool(made["metadata"].get(NEEDS_ALL))
+    if not any(_agree(made["answer"], one, kind, options, all_of=all_of) for one in truth):
         context.notes["answers that differ from the ground truth: sample_type outcome_negative"] += 1
         made.update(sample_type="outcome_negative", answer_loss=False, ground_truth=truth[0])
         return
@@ -323,10 +329,13 @@ def _judge(made: Record, truth: list[str], place: Place, context: Context, liste
         made["metadata"]["answers"] = truth
 
 
-def _agree(said: str, truth: str, kind: str, options: Sequence[str]) -> bool:
-    """Whether an answer is right: names accepted choices only, is a box that overlaps by half, or says the same."""
+def _agree(said: str, truth: str, kind: str, options: Sequence[str], *, all_of: bool) -> bool:
+    """Whether an answer is right: names accepted choices only, is a box that overlaps by half, or says the same.
+
+    Where `all_of` the accepted choices are needed, it names each of them.
+    """
     if kind == "choice":
-        named = indices_of(said, options)
-        return bool(named) and named <= indices_of(truth, options)
+        named, accepted = indices_of(said, options), indices_of(truth, options)
+        return named == accepted if all_of else bool(named) and named <= accepted
     one, other = (boxes.parse(text) for text in (said, truth)) if kind == "iou" else (None, None)
     return boxes.iou(one, other) >= 0.5 if one and other else kinds.agree(said, truth)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pixelis_jax.data.cota import OWN_TYPE
-from pixelis_jax.data.importers import answers, picture_values
-from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, quoted
+from pixelis_jax.data.importers import answer_types, answers, picture_values
+from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, is_number, quoted
 from pixelis_jax.data.importers.pictures import MISSING, Picture
 
 IMAGES = (
@@ -17,7 +17,8 @@ IMAGES = (
 _ONE = ("image", "img", "picture")  # fields that numbered columns may stand beside
 FILMS = ("frames", "video", "videos")
 IDS = ("qid", "id", "question_id", "sample_id", "uid", "index", "idx")
-_CONTEXT = ("hint", "context", "passage", "paragraph", "background", "caption")
+_CONTEXT = ("context", "passage", "paragraph", "hint")  # what a question needs to be understood
+_BESIDE = ("background", "lecture", "caption")  # what may belong to it, or give its answer away
 _KEPT = ("tolerance",)  # optional fields of a sample that are ours by name
 _MOVIES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")
 _NUMBERED = re.compile(r"(?:image|img|picture|frame)_?(\d{1,3})")
@@ -95,9 +96,20 @@ def placed(pictures: Sequence[Picture], *, is_video: bool) -> Record:
     return {"image_path": names[0]} if len(names) == 1 else {"image_paths": names}
 
 
+def with_context(question: str, record: Mapping[str, Any], used: set[str], context: Context) -> str:
+    """The question with the record's context, passage or hint in front of it, unless it has these words already."""
+    for name in reversed(_CONTEXT):
+        text = record.get(name)
+        if name not in used and isinstance(text, str) and text.strip() and text.strip() not in question:
+            question = f"{text.strip()}\n{question}"
+            used.add(name)
+            context.notes[f"{name} put in front of the question"] += 1
+    return question
+
+
 def note_context(record: Mapping[str, Any], used: set[str], context: Context) -> None:
     """Counts fields that may belong to the question and are not part of it."""
-    for name in _CONTEXT:
+    for name in (*_CONTEXT, *_BESIDE):
         if name not in used and isinstance(record.get(name), str) and record[name].strip():
             context.notes[f"{name} is not part of the question; put it there if it is needed"] += 1
 
@@ -118,4 +130,10 @@ def base_record(record: Record, place: Place, context: Context, used: set[str]) 
     if place.split:
         made["metadata"]["split"] = place.split
     made.update({name: record[name] for name in _KEPT if record.get(name) is not None})
+    decimals = record.get("precision")  # of MathVista: what is said is rounded to as many before it is compared
+    is_decimal = answer_types.word_of(record.get("answer_type")) == "float"
+    if "tolerance" not in made and is_decimal and decimals is not None and is_number(decimals):
+        made["tolerance"] = round(0.5 * 10.0**-decimals, 12)
+        used.add("precision")
+        context.notes["precision read as a tolerance of half a unit of the last decimal"] += 1
     return made

@@ -1,4 +1,6 @@
-"""What whole numbers in the place of answers mean, decided once for a whole file: texts of choices, or their numbers.
+"""What numbers and letters in the place of answers mean, decided once for a whole file.
+
+**Numbers** are texts of choices, or their numbers.
 
 With the choices (2, 3, 4), the answer 3 is a text; with (cat, dog, bird) it can only be the number of one, from 0 or
 from 1. Which it is no record alone can say, so all of a file are looked at:
@@ -8,18 +10,25 @@ from 1. Which it is no record alone can say, so all of a file are looked at:
 - where neither occurs, or both, or other answers are letters or texts, those that name no text are refused.
 
 `--answer_index` decides without looking.
+
+**Letters.** With the choices (B, A, C), the answer A is the text of the second or the letter of the first. Where other
+answers of the file are letters and no text, it is the letter; where they are texts, it is the text; where there are
+none, or both, it is refused until `--answer_letter` decides.
 """
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pixelis_jax.answers.choices import indices_of
+from pixelis_jax.answers import text as texts
+from pixelis_jax.answers.choices import LETTERS, indices_of
 from pixelis_jax.data.importers import choices, gold
 from pixelis_jax.data.importers.base import Found, Place
 from pixelis_jax.types import UserError
 
-TEXTS, FROM_0, FROM_1, OPEN, MIXED = "texts", "from 0", "from 1", "open", "mixed"
+TEXTS, PLACES, FROM_0, FROM_1, OPEN, MIXED = "texts", "places", "from 0", "from 1", "open", "mixed"
+_WHOLE = re.compile(r"(\d{1,8})(?:\.0+)?", re.ASCII)  # tables with nulls write 1.0
 _GIVEN = {"0": FROM_0, "1": FROM_1}
 
 
@@ -27,26 +36,59 @@ def number_of(answer: Any) -> int | None:
     """The whole number from 0 that an answer is; None for anything else."""
     if isinstance(answer, list) and len(answer) == 1:
         answer = answer[0]
-    if isinstance(answer, str) and answer.strip().isascii() and answer.strip().isdecimal() and len(answer) < 9:
-        return int(answer)
+    if isinstance(answer, str) and (match := _WHOLE.fullmatch(answer.strip())):
+        return int(match[1])
     if isinstance(answer, float) and answer.is_integer():
         answer = int(answer) if abs(answer) < 1e6 else None
     return answer if isinstance(answer, int) and not isinstance(answer, bool) and answer >= 0 else None
 
 
-class Numbering:
-    """Decides a file when it is first asked about, by reading it once more, and remembers."""
+class ByFile:
+    """Decides a file when it is first asked about, by reading it once more, and remembers; `given` is the user's."""
 
-    def __init__(self, given: str, read: Callable[[Path], Iterator[Found]]) -> None:
-        self._given, self._read = _GIVEN.get(given, ""), read
+    def __init__(
+        self, given: str, decide: Callable[[Iterator[Any]], str], read: Callable[[Path], Iterator[Found]]
+    ) -> None:
+        self._given, self._decide, self._read = given, decide, read
         self._decided: dict[Path, str] = {}
 
     def __call__(self, place: Place) -> str:
         if self._given:
             return self._given
         if place.file not in self._decided:
-            self._decided[place.file] = decided(value for _, value in self._read(place.file))
+            self._decided[place.file] = self._decide(value for _, value in self._read(place.file))
         return self._decided[place.file]
+
+
+def numbering(given: str, read: Callable[[Path], Iterator[Found]]) -> ByFile:
+    """What numbers mean; `given` is --answer_index."""
+    return ByFile(_GIVEN.get(given, ""), decided, read)
+
+
+def lettering(given: str, read: Callable[[Path], Iterator[Found]]) -> ByFile:
+    """What letters mean; `given` is --answer_letter."""
+    return ByFile({"text": TEXTS, "place": PLACES}.get(given, ""), decided_letters, read)
+
+
+def readings(answer: str, listed: Sequence[str]) -> tuple[int | None, int | None]:
+    """(the choice whose letter an answer is, the choice whose text it is), None where it is none."""
+    letter = answer.strip().strip("(). ").upper()
+    place = LETTERS.index(letter) if len(letter) == 1 and letter in LETTERS[: len(listed)] else None
+    wanted = texts.key(answer)
+    return place, next((i for i, text in enumerate(listed) if texts.key(text) == wanted), None)
+
+
+def decided_letters(records: Iterator[Any]) -> str:
+    """What letters in the place of answers mean in these records: PLACES, TEXTS or OPEN."""
+    seen: set[str] = set()
+    for record in records:
+        listed, answer = _asked(record)
+        if listed is None or not isinstance(answer, str):
+            continue
+        place, text = readings(answer, listed.texts)
+        if (place is None) != (text is None):
+            seen.add(TEXTS if place is None else PLACES)
+    return seen.pop() if len(seen) == 1 else OPEN
 
 
 def decided(records: Iterator[Any]) -> str:
@@ -54,8 +96,6 @@ def decided(records: Iterator[Any]) -> str:
     numbers = others = 0
     ends: set[str] = set()
     for record in records:
-        if not isinstance(record, dict):
-            continue
         number, count, named = _evidence(record)
         if not count:
             continue
@@ -71,17 +111,24 @@ def decided(records: Iterator[Any]) -> str:
     return ends.pop() if len(ends) == 1 else OPEN
 
 
-def _evidence(record: dict[str, Any]) -> tuple[int | None, int, bool]:
+def _evidence(record: Any) -> tuple[int | None, int, bool]:
     """(the answer if it is a number, how many choices there are, whether one has that text); (None, 0, _) without."""
-    nowhere = Place("", Path())
-    try:
-        found, _ = choices.of_record(record, nowhere)
-    except UserError:
-        return None, 0, False
-    _, answer = gold.answer_of(record)
-    if not found.texts or found.labels or gold.is_empty(answer):
+    found, answer = _asked(record)
+    if found is None or found.labels:
         return None, 0, False
     number = number_of(answer)
     if number is None:
         return None, len(found.texts), False
     return number, len(found.texts), bool(indices_of(str(number), found.texts))
+
+
+def _asked(record: Any) -> tuple[choices.Choices | None, Any]:
+    """(choices, answer) of a record; (None, None) where it lacks either."""
+    if not isinstance(record, dict):
+        return None, None
+    try:
+        found, _ = choices.of_record(record, Place("", Path()))
+    except UserError:
+        return None, None
+    _, answer = gold.answer_of(record)
+    return (found, answer) if found.texts and not gold.is_empty(answer) else (None, None)

@@ -19,7 +19,15 @@ from pixelis_jax.data.importers import (
 )
 from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, leftovers, quoted
-from pixelis_jax.data.importers.fields import FILMS, base_record, first_pictures, image_columns, images_of, placed
+from pixelis_jax.data.importers.fields import (
+    FILMS,
+    base_record,
+    first_pictures,
+    image_columns,
+    images_of,
+    placed,
+    with_context,
+)
 from pixelis_jax.data.importers.questions import Seen
 from pixelis_jax.types import UserError
 
@@ -45,6 +53,7 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
     listed, columns = choices.of_record(record, place)
     used = {name, messages.MORE if name == "instruction" else name, answer_name.partition(".")[0], *columns}
     used |= {"is_video", "answer_type", "tools"}
+    question = with_context(question, record, used, context)
     if unanswered:
         refuse_unanswered(record, used, place, allowed=context.options.unanswered)
     accepted = [] if unanswered else answers.plain(given, place, answer_name)

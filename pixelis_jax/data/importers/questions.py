@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pixelis_jax.answers import boxes
+from pixelis_jax.answers.choices import NEEDS_ALL
 from pixelis_jax.data.importers import answers, box_frames, marks, objects, other_tools
 from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal
@@ -63,8 +64,7 @@ def typed(asked: Asked, seen: Seen, place: Place, context: Context, tools: Colle
     if has_boxes:
         made["question"] += f"\n(Boxes in this question are {_FRAMES[seen.frame]}{_size(seen)}.)"
     metadata: Record = {}
-    if "answers" in made:
-        metadata["answers"] = made.pop("answers")
+    metadata |= {name: made.pop(name) for name in ("answers", NEEDS_ALL) if name in made}
     if any(map(marks.has_boxes, asked.accepted)) and context.options.coordinates == "auto":
         context.notes[THOUSANDTHS] += 1
     if made["answer_type"] == "iou":

@@ -10,6 +10,8 @@ from PIL import Image
 from pixelis_jax.data import cota
 from pixelis_jax.data.importers.base import Options
 from pixelis_jax.data.importers.job import Import
+from pixelis_jax.rewards.verifiers import verify
+from pixelis_jax.types import Task
 
 GOOD = {"image": "a.png", "question": "Is this record read?", "answer": "yes"}
 
@@ -55,3 +57,15 @@ def refusal(bring):
         return first[0].partition(".jsonl:2: ")[2]
 
     return refusal
+
+
+@pytest.fixture
+def score():
+    """`score(sample, said)` is what an answer to an imported question is worth."""
+
+    def score(sample, said):
+        fields = ("task_type", "question", "answer", "answer_type", "choices", "tolerance", "metadata")
+        task = Task(task_id="s", index=0, images=(), **{name: getattr(sample, name) for name in fields})
+        return verify(task, said)
+
+    return score

@@ -15,7 +15,9 @@ PLACE = Place("f:1", Path("f"))
 
 def typed(question, *accepted, choices=(), labels=(), given=None, meaning=numbering.TEXTS, **options):
     """The fields of a question."""
-    context = Context(Options(**options), lambda value, place, field: None, Counter(), lambda place: meaning)
+    context = Context(
+        Options(**options), lambda value, place, field: None, Counter(), lambda place: meaning, lambda place: meaning
+    )
     return answers.typed(Asked(question, accepted, Choices(tuple(choices), tuple(labels)), given), PLACE, context)
 
 
@@ -23,6 +25,8 @@ def typed(question, *accepted, choices=(), labels=(), given=None, meaning=number
     ("given", "wanted"),
     [
         ("B", ["B"]),
+        (True, ["yes", "true"]),
+        (False, ["no", "false"]),
         (3, ["3"]),
         (0.5, ["0.5"]),
         ([3], ["3"]),
@@ -46,7 +50,7 @@ def test_answers_of_all_kinds_become_texts(given, wanted):
 
 @pytest.mark.parametrize(
     "given",
-    [None, "", "  ", [], [""], True, {"a": 1}, float("nan"), float("inf"), r"\boxed{}", [None, "x"], [[1], [2]]],
+    [None, "", "  ", [], [""], {"a": 1}, float("nan"), float("inf"), r"\boxed{}", [None, "x"], [[1], [2]]],
 )
 def test_what_is_no_answer_is_refused(given):
     with pytest.raises(Refusal, match="f:1: answer: "):
@@ -160,9 +164,10 @@ def test_letters_that_are_no_choices():
 def test_choices_in_the_words_of_a_question():
     made = typed("Which? (A) cat (B) dog", "dog")
     assert (made["question"], made["answer"], made["choices"]) == ("Which? (A) cat (B) dog", "B", ["cat", "dog"])
-    with pytest.raises(Refusal, match="a letter"):
-        typed("Which? (A) cat (B) dog", "C")
-    assert typed("Which? (A) cat (B) dog", "a bird")["answer_type"] == "exact"
+    for answer in ("C", "a bird"):
+        with pytest.raises(Refusal, match="names none of the choices that the question lists"):
+            typed("Which? (A) cat (B) dog", answer)
+    assert typed("Which? (A) cat (B) dog", "a bird", given="exact")["answer"] == "a bird"
 
 
 def test_numbers_of_choices():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pixelis_jax.data.importers import choices
+from pixelis_jax.data.importers import choices, choices_in_text
 from pixelis_jax.data.importers.base import Place, Refusal
 
 PLACE = Place("f:1", Path("f"))
@@ -78,7 +78,7 @@ def test_choices_in_every_shape_are_the_same_question(bring, fields):
     ],
 )
 def test_choices_are_found_in_the_words_of_a_question(question, found):
-    assert choices.in_text(question) == found
+    assert choices_in_text.listed(question) == found
 
 
 def test_labels_of_their_own_are_what_answers_name(bring):

@@ -168,8 +168,19 @@ def test_well_known_records(bring, name):
 
 
 def test_what_may_belong_to_a_question_is_told(bring):
-    _, _, job = bring({"question": "Which?", "hint": "Look left.", "answer": "red", "image": "a.png"})
-    assert job.counts.notes["hint is not part of the question; put it there if it is needed"] == 1
+    (sample,), _, job = bring(
+        {"question": "Which?", "hint": "Look left.", "caption": "A red cup.", "answer": "red", "image": "a.png"}
+    )
+    assert sample.question == "Look left.\nWhich?"
+    assert job.counts.notes["hint put in front of the question"] == 1
+    assert job.counts.notes["caption is not part of the question; put it there if it is needed"] == 1
+
+
+def test_a_context_that_the_question_has_is_not_repeated(bring):
+    (sample,), _, _ = bring(
+        {"question": "Bob has 3.\nHow many?", "context": "Bob has 3.", "answer": "3", "image": "a.png"}
+    )
+    assert sample.question == "Bob has 3.\nHow many?"
 
 
 def test_a_call_may_be_an_object(bring):

