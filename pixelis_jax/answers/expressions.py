@@ -35,6 +35,7 @@ _COMMAND = re.compile(
     r"ne|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|ln|log|exp|sum|int|prod|lim|binom|left|right|begin|angle|cup|"
     r"cap|in|emptyset|mathbb|overline|vec|\{)(?![a-zA-Z])|\bsqrt\s*\("
 )
+_ADDRESS = re.compile(r"://|\bwww\.|@\w|\.(?:com|org|net|gov|edu|io|cn|de)\b", re.IGNORECASE)
 _POWER = re.compile(r"[\w)}\]]\s*\^\s*[\w({+-]")
 _SIGN = re.compile("[√∛π∞±≤≥≠∪∩∈∅]")
 _EQUATION = re.compile(r"[a-zA-Z]\s*(?:_\{?\w\}?)?\s*=\s*[-+(\d\\].*")
@@ -59,7 +60,12 @@ class TooMuchError(BaseException):
 def looks_like_math(text: str) -> bool:
     r"""Whether a text is an expression, not a word, a plain number, or a code such as "A-12" or "3/4/2020"."""
     bare = texts.unwrap(text)
-    if len(bare) > MAX_CHARACTERS or numbers.parse(text) is not None or _has_words(_without_commands(bare)):
+    if (
+        _ADDRESS.search(bare)
+        or len(bare) > MAX_CHARACTERS
+        or numbers.parse(text) is not None
+        or _has_words(_without_commands(bare))
+    ):
         return False
     if _COMMAND.search(bare) or _POWER.search(bare) or _EQUATION.fullmatch(bare):
         return True

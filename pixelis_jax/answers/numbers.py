@@ -16,17 +16,20 @@ SLACK, MOST_SLACK = Fraction(1, 10**9), Fraction(1, 10**3)  # relative, and at m
 
 # A unit and its other names, in any case. A plural s is taken off before a look-up.
 _UNITS = """
-mm millimeter millimetre|Mm megameter megametre|cm centimeter centimetre|dm decimeter decimetre|m meter metre
-km kilometer kilometre|in inch inches|ft foot feet|yd yard|mi mile|mg milligram|Mg megagram|g gram|kg kilogram kilo
-t ton tonne|oz ounce|lb|pound|st stone|mL milliliter millilitre|ML megaliter megalitre|cl|dl|l liter litre|gal gallon
-ms millisecond|Ms megasecond|s sec second|min minute|h hr hour|day|week|month|year yr|°c c celsius °celsius
-°f f fahrenheit °fahrenheit|° deg degree|rad radian|px pixel|dpi|ppi|db decibel|hz hertz|khz kilohertz|mHz millihertz
-MHz megahertz|ghz gigahertz|w watt|kw kilowatt|mW milliwatt|MW megawatt|kwh|wh|v volt|kv|mV millivolt|MV megavolt
-mA milliampere milliamp|MA megaampere|amp ampere|n newton|kn|j joule|kj|mJ millijoule|MJ megajoule|pa pascal|kpa
-mPa millipascal|MPa megapascal|bar|cal calorie|kcal kilocalorie|mol|byte|KB kilobyte|MB megabyte|GB gigabyte
-TB terabyte|Kb kilobit|Mb megabit|Gb gigabit|Tb terabit|mi/h mph|km/h kph kmh|rpm|ppm|ac acre|ha hectare|kelvin|Ω ohm
-kΩ kiloohm kilohm|mΩ milliohm|MΩ megaohm megohm|um μm micrometer micrometre micron|us μs microsecond|ug μg microgram
-m^2 sqm|ft^2 sqft
+mm millimeter millimetre 毫米|Mm megameter megametre|cm centimeter centimetre 厘米 公分|dm decimeter decimetre
+m meter metre 米|km kilometer kilometre 千米 公里|in inch inches "|ft foot feet '|yd yard|mi mile|mg milligram
+Mg megagram|g gram 克|kg kilogram kilo 千克 公斤|t ton tonne 吨
+oz ounce|lb|pound|st stone|mL milliliter millilitre 毫升
+ML megaliter megalitre|cl|dl|l liter litre 升
+gal gallon|ms millisecond|Ms megasecond|s sec second 秒|min minute 分钟
+h hr hour 小时|day 天|week 周|month
+year yr 年 岁|°c c celsius °celsius 摄氏度|°f f fahrenheit °fahrenheit|° deg degree 度
+rad radian|px pixel|dpi|ppi|db decibel|hz hertz|khz kilohertz|mHz millihertz|MHz megahertz|ghz gigahertz|w watt
+kw kilowatt|mW milliwatt|MW megawatt|kwh|wh|v volt|kv|mV millivolt|MV megavolt|mA milliampere milliamp|MA megaampere
+amp ampere|n newton|kn|j joule|kj|mJ millijoule|MJ megajoule|pa pascal|kpa|mPa millipascal|MPa megapascal|bar
+cal calorie|kcal kilocalorie|mol mole|byte|KB kilobyte|MB megabyte|GB gigabyte|TB terabyte|Kb kilobit|Mb megabit
+Gb gigabit|Tb terabit|mi/h mph|km/h kph kmh|rpm|ppm|ac acre|ha hectare|kelvin|Ω ohm|kΩ kiloohm kilohm|mΩ milliohm
+MΩ megaohm megohm|um μm micrometer micrometre micron|us μs microsecond|ug μg microgram|m^2 sqm|ft^2 sqft
 """.replace("\n", "|")
 _CURRENCIES = (
     "$ us$ usd dollar|€ eur euro|£ gbp|¥ jpy yen|cny rmb yuan 元|₹ inr rupee|₩ krw won|₽ rub ruble|chf franc|¢ cent"
@@ -39,6 +42,8 @@ def _table(lines: str) -> dict[str, str]:
 
 UNITS = _table(_UNITS)
 CURRENCIES = _table(_CURRENCIES)
+# What Chinese puts between a number and what is counted: no unit.
+COUNTERS = frozenset("个只条辆本张头匹名位棵朵座台件枚块支把双对群颗人次层间根片套架艘艇")
 _NAMESAKES = ({"pound", "£"}, {"pound", "lb"})  # "5 pounds" is either
 # What follows m (milli) or M (mega), where that letter's case counts; the case of the others never does.
 _PREFIXED = {name.casefold(): name for name in "m g s L W Wh V A J N Pa Hz bar Ω".split()}
@@ -103,7 +108,7 @@ def parse(text: str) -> Number | None:
 def unit_of(text: str) -> str | None:
     """One name for a unit or a currency however it is spelt, products and quotients too; "" for "", None for others."""
     text = text.strip().removesuffix(".").strip()
-    if not text:
+    if not text or text in COUNTERS:
         return ""
     known = _unit(text)
     if known is not None:
@@ -185,7 +190,7 @@ def _decimal(digits: str) -> Fraction | None:
 
 def _unit(name: str) -> str | None:
     for table in (UNITS, CURRENCIES):
-        for spelling in (name, re.sub("[sS]$", "", name), name.replace("° ", "°"), re.sub("(?i)degrees ", "°", name)):
+        for spelling in (name, re.sub("[sS]$", "", name), name.replace("° ", "°"), re.sub("(?i)degrees? ", "°", name)):
             if found := _cased(spelling) or table.get(spelling.casefold()):
                 return found
     power = re.fullmatch(r"(?i)(?:(square|sq|cubic|cu)\.?\s*(.+)|(.+?)\s*(?:\^\s*)?\{?([23])\}?)", name)

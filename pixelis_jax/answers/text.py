@@ -4,6 +4,7 @@ r"""What stands around an answer, and texts that say the same.
 `normalise` brings one text to one form, and two answers are the `same` where both together give equal texts.
 """
 
+import html
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -35,7 +36,12 @@ _LABEL = re.compile(
 )
 _INLINE = re.compile(r"\$(\S|\S[^$]*\S)\$(?!\d)")
 _SPACE = re.compile(r"\\[ ,;:!]|(?<=\d)~(?=[a-zA-Z\\])|\\q?quad\b")
+_HTML = re.compile(r"</?(?:b|i|u|em|strong|p|span|div|font|small|mark|sub)(?:\s[^<>]*)?>", re.IGNORECASE)
+_BREAK, _SUP = re.compile(r"<br\s*/?>", re.IGNORECASE), re.compile(r"<sup>([^<>]*)</sup>", re.IGNORECASE)
+_EXCLAIMED = re.compile(r"(.*[^\W\d_]{2})[!！]", re.DOTALL)  # of a word: "5!" and "x!" are factorials
 _ITEMS = re.compile(r"\s*,\s*")  # of a list in brackets, which is written with and without spaces
+_BULLET = re.compile(r"^\s*(?:[-*•]|\d{1,2}[.)])\s+", re.MULTILINE)
+_BETWEEN = re.compile(r"\s*(?:[,;、，；\n]\s*(?:and\s)?|\band\b|&)\s*", re.IGNORECASE)
 _ESCAPED = re.compile(r"\\([%$#&_{}])")
 _MINUS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2212\ufe58\ufe63\uff0d"), "-")
 _PLAIN = _MINUS | {ord(a): b for a, b in zip("“”„‟‘’‚‛′″«»`´", "\"\"\"\"'''''\"\"\"''", strict=True)}
@@ -51,13 +57,23 @@ def unwrap(text: str) -> str:
     like, a label such as "Answer:", one full stop or comma. Of a text with one `\boxed{}` the box alone counts;
     several are each replaced by what they hold, so that "\boxed{4} or \boxed{5}" is no 5.
     """
-    bare = text.strip()
+    bare = _plain_html(text).strip()
     while bare:
         inner = _once(bare).strip()
         if not inner or inner == bare:
             return bare
         bare = inner
     return bare
+
+
+def _plain_html(text: str) -> str:
+    """Without tags of style such as `<b>`, and with the signs that `&amp;` and its like stand for."""
+    if "&" in text and ";" in text:
+        text = html.unescape(text)
+    if "<" not in text:
+        return text
+    plain = _HTML.sub("", _BREAK.sub(" ", _SUP.sub(r"^\1", text)))
+    return plain if plain.strip() else text
 
 
 def normalise(text: str, *, fold: bool = True) -> str:
@@ -81,6 +97,12 @@ def key(text: str) -> str:
     while (further := normalise(unwrap(normalise_marks(found)))) not in ("", found):
         found = further
     return found if further else normalise(found)
+
+
+def items(text: str) -> frozenset[str]:
+    """The keys of the parts of a text that lists some: by commas, semicolons, lines or "and"; in any order."""
+    bare = _BULLET.sub("", unwrap(text).strip("[](){}"))
+    return frozenset(key(part) for part in _BETWEEN.split(bare) if part.strip(" .\t"))
 
 
 def same(a: str, b: str) -> bool:
@@ -136,6 +158,8 @@ def _once(text: str) -> str:
         return text[1:-1]
     if (label := _LABEL.match(text)) and label.end() < len(text):
         return text[label.end() :]
+    if exclaimed := _EXCLAIMED.fullmatch(text):
+        return exclaimed[1]
     if text[-1] in ".。,;" and not text.endswith(".."):
         return text[:-1]
     return text

@@ -70,8 +70,12 @@ def in_policy_frame(task: Task, shown: Sequence[Size]) -> str:
 
 
 def exact(task: Task, golds: Sequence[str], answer: str) -> float:
-    """1 where both are the same text, normalised and without what wraps them."""
-    del task
+    """1 where both are the same text, normalised and without what wraps them.
+
+    With `task.metadata[NEEDS_ALL]` both list the same parts, in any order.
+    """
+    if task.metadata.get(NEEDS_ALL):
+        return float(any(texts.items(gold) == texts.items(answer) for gold in golds))
     return float(any(texts.same(gold, answer) for gold in golds))
 
 

@@ -70,6 +70,10 @@ def test_what_is_surely_no_number(text):
 @pytest.mark.parametrize(
     ("gold", "said", "right"),
     [
+        ("12 inches", '12"', True), ("2 moles", "2 mol", True), ("20 °C", "20 degree celsius", True),
+        ("3只", "3", True), ("3", "3个", True), ("5 m", "5米", True), ("5米", "5 km", False), ("5公斤", "5 kg", True),
+        ("5", "<b>5</b>", True), ("5", "5 foo", False),
+        ("25", "5^2", False), ("25", "5 x 5", False), ("5", "五", False),
         ("5", r"\boxed{5}", True), ("1234", "$1,234.00", True), ("12", "12 cm", True), ("12 cm", "12", True),
         ("12 cm", "12 mm", False),
         ("12 cm", "120 mm", False), ("12 cm", "12 centimetres", True), ("25%", "25 percent", True),

@@ -78,3 +78,33 @@ def test_any_text_has_one_key_and_is_itself(said):
 @pytest.mark.parametrize("piece", ["*", "\\boxed{", "(", "$", "\\text{", "`", '"', " ", "\\boxed{a}", "~5"])
 def test_long_texts_end(piece):
     assert isinstance(text.key(piece * 3000), str)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("<b>red</b>", "red"),
+        ("red<br>", "red"),
+        ("Tom &amp; Jerry", "Tom & Jerry"),
+        ("&quot;red&quot;", "red"),
+        ("10 m<sup>2</sup>", "10 m^2"),
+        ("red!", "red"),
+        ("red！", "red"),
+        ("[1,2,3]", "[1, 2, 3]"),
+        ("(1,2)", "( 1 , 2 )"),
+    ],
+)
+def test_markup_that_says_nothing(a, b):
+    assert text.same(a, b)
+
+
+@pytest.mark.parametrize(("a", "b"), [("5!", "5"), ("x!", "x"), ("<red>", "red"), ("AT&T", "ATT"), ("1,2", "1 2")])
+def test_signs_that_say_something(a, b):
+    assert not text.same(a, b)
+
+
+@pytest.mark.parametrize(
+    "listed", ["red, blue", "blue and red", "Red; Blue.", "[blue, red]", "1. red\n2. blue", "- red\n- blue", "红、blue"]
+)
+def test_parts_of_a_list(listed):
+    assert text.items(listed) == ({"红", "blue"} if "红" in listed else {"red", "blue"})

@@ -14,13 +14,21 @@ from pixelis_jax.answers import boxes, numbers
 from pixelis_jax.answers import text as texts
 from pixelis_jax.answers.choices import LETTERS, NEEDS_ALL, index_of, indices_of
 from pixelis_jax.data.cota import TASK_TYPES
-from pixelis_jax.data.importers import answer_types, choices, choices_in_text, numbering
+from pixelis_jax.data.importers import (
+    annotators,
+    answer_types,
+    choices,
+    choices_in_text,
+    gold_texts,
+    numbering,
+)
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, cut_out, is_number, quoted
 from pixelis_jax.data.importers.choices import Choices
 
 # What a boolean in the place of an answer accepts.
 SAME_AS_BOOLEAN = {True: ("yes", "true"), False: ("no", "false")}
 UNKNOWN = "(unknown)"  # stands for the answer that a question lacks
+MANY_WORDS = 12
 LONGEST = 10_000  # characters of an answer or a choice; comparing them takes time that grows with the square
 REQUIRED = "required"  # the task type that stands for: refuse a record without one
 # What other data calls our task types.
@@ -64,12 +72,16 @@ _PLAIN = re.compile(r"[+-]?\d+(?:\.\d+)?", re.ASCII)
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """A question with its accepted answers, the first one the answer, its choices, and the answer type it names."""
+    """A question with its accepted answers, the first one the answer, its choices, and the answer type it names.
+
+    `needs_all`: the record says that they are the parts of one answer.
+    """
 
     question: str
     accepted: Sequence[str]
     choices: Choices = dataclasses.field(default_factory=Choices)
     answer_type: Any = None
+    needs_all: bool = False
 
 
 def task_type(record: Mapping[str, Any], default: str, place: Place, notes: Counter[str]) -> str:
@@ -102,10 +114,13 @@ def tagged(text: str) -> str | None:
 def plain(value: Any, place: Place, field: str) -> list[str]:
     """Accepted answers as strings, the first one the answer: of a string, a number, a box, or a list. Raises Refusal.
 
-    A list of numbers of more than one is one answer (a box, a point).
+    A list of numbers of more than one is one answer (a box, a point); of several people's answers what most say is the
+    first (see annotators.py); of a solution its result (see gold_texts.py).
     """
     if isinstance(value, bool):
         return [*SAME_AS_BOOLEAN[value]]
+    if people := annotators.votes(value):
+        value = annotators.accepted(people, place, field)
     value = _unpacked(value) if not isinstance(value, str) or len(value) <= LONGEST else value
     box = None if isinstance(value, str) else boxes.of(value)
     if box is not None:
@@ -117,8 +132,8 @@ def plain(value: Any, place: Place, field: str) -> list[str]:
         if is_number(item):
             answers.append(json.dumps(item))
         elif isinstance(item, str) and item.strip():
-            inner = tagged(item)
-            answers.append(bare(refuse_long(item if inner is None else inner, place, field)))
+            parts, _ = gold_texts.parts(gold_texts.inside(item, place, field))
+            answers += [bare(refuse_long(part, place, field)) for part in parts]
         else:
             empty = item is None or (isinstance(item, str) and not item.strip())
             reason = "missing or empty" if empty else "must be a text, a finite number or a list of them"
@@ -185,6 +200,8 @@ def typed(asked: Asked, place: Place, context: Context) -> Record:
         return {"question": question} | _chosen(asked, listed, place, context)
     if kind == "choice":
         raise Refusal(place.where, "choices", "missing, and answer_type is choice", quoted(asked.accepted[0]))
+    if asked.needs_all and kind in ("", "exact", answer_types.TEXT):
+        return {"question": question} | _all_of(asked.accepted, place, context)
     accepted = (
         with_yes_or_no(question, asked.accepted) if kind in ("", "exact", answer_types.TEXT) else [*asked.accepted]
     )
@@ -199,6 +216,8 @@ def typed(asked: Asked, place: Place, context: Context) -> Record:
         accepted = [box_text(answer) for answer in accepted]
     made_of: Record = {"question": question, "answer": accepted[0]}
     made_of["answer_type"] = "exact" if kind == answer_types.TEXT else kind
+    if made_of["answer_type"] == "exact" and len(accepted[0].split()) > MANY_WORDS:
+        context.notes[f"exact answers of more than {MANY_WORDS} words, which are hardly ever said word for word"] += 1
     if asked.choices.texts:
         made_of["choices"] = [*asked.choices.texts]
     return made_of | ({"answers": accepted} if len(accepted) > 1 else {})
@@ -214,11 +233,36 @@ def _chosen(asked: Asked, listed: Choices, place: Place, context: Context) -> Re
     made: Record = {"answer": letters, "answer_type": "choice", "choices": [*listed.texts]}
     if "," not in letters:
         return made
-    if wants_all(asked.question, asked.answer_type):
+    if asked.needs_all or wants_all(asked.question, asked.answer_type):
         context.notes["questions for all right choices: each must be named, and no other"] += 1
         return made | {NEEDS_ALL: True}
     context.notes["questions with several accepted choices: any of them is right"] += 1
     return made
+
+
+def _all_of(accepted: Sequence[str], place: Place, context: Context) -> Record:
+    """The fields of an answer of several parts, in any order. Raises Refusal where they can't be told apart again."""
+    joined = ", ".join(accepted)
+    if texts.items(joined) != {texts.key(part) for part in accepted}:
+        raise Refusal(place.where, "answer", "parts of an answer with a comma or an and in them", quoted(joined))
+    context.notes["answers of several parts: each must be named, and no other"] += 1
+    return {"answer": joined, "answer_type": "exact", NEEDS_ALL: True}
+
+
+def needs_all(value: Any, question: str, answer_type: Any) -> bool:
+    """Whether the answers in a field are the parts of one: joined by <AND>, or a list where all are asked for."""
+    if isinstance(value, str):
+        return gold_texts.parts(value)[1]
+    several = isinstance(value, list) and len(value) > 1 and all(isinstance(item, str) for item in value)
+    return several and annotators.votes(value) is None and wants_all(question, answer_type)
+
+
+def note_lists(value: Any, context: Context) -> None:
+    """Counts answers that are lists, with how they were read."""
+    if annotators.votes(value):
+        context.notes["answers of several people: what most say, and what three say, is accepted"] += 1
+    elif isinstance(value, list) and len(value) > 1 and all(isinstance(item, str) for item in value):
+        context.notes["answers that are lists: any of their items is right"] += 1
 
 
 def wants_all(question: str, answer_type: Any) -> bool:

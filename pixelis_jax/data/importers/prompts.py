@@ -74,7 +74,11 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
     made = base_record(record, place, context, used)
     frame = questions.frame_of(found, context)
     seen = Seen(pictures, film, 1, frame, images[-1] if accepted else 0, bool(images[0]), box_frames.said(record))
-    typed = questions.typed(Asked(question, accepted, listed, record.get("answer_type")), seen, place, context, tools)
+    answer_type = record.get("answer_type")
+    all_of = answers.needs_all(given, question, answer_type)
+    if not all_of and not listed.texts:
+        answers.note_lists(given, context)
+    typed = questions.typed(Asked(question, accepted, listed, answer_type, all_of), seen, place, context, tools)
     if "answer_frame" in typed["metadata"]:
         made["metadata"] = box_frames.without(made["metadata"])
         used |= {*box_frames.FIELDS}
