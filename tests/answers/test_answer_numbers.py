@@ -56,7 +56,7 @@ def test_one_number(text, value, percent, unit):
 @pytest.mark.parametrize(
     "text",
     [
-        "", " ", ".", "-", "three", "about 5", "~5", "≈ 5", "2,5", "12,34", "1,234,56", "4 cats", "5 million", "5M",
+        "", " ", ".", "-", "three", "about 5", "5 foo", "5 x 5", "五", "~5", "≈ 5", "2,5", "12,34", "1,234,56", "4 cats", "5 million", "5M",
         "5k", "3:2", "1/0",
         "3/4/2020", "5-6", "5 to 6", "5 or 6", "1 2", "nan", "inf", "1e999", "1e99999999999", "5%%", "$5 cm", "5% cm",
         "Yes, it is",
@@ -72,8 +72,7 @@ def test_what_is_surely_no_number(text):
     [
         ("12 inches", '12"', True), ("2 moles", "2 mol", True), ("20 °C", "20 degree celsius", True),
         ("3只", "3", True), ("3", "3个", True), ("5 m", "5米", True), ("5米", "5 km", False), ("5公斤", "5 kg", True),
-        ("5", "<b>5</b>", True), ("5", "5 foo", False),
-        ("25", "5^2", False), ("25", "5 x 5", False), ("5", "五", False),
+        ("5", "<b>5</b>", True),
         ("5", r"\boxed{5}", True), ("1234", "$1,234.00", True), ("12", "12 cm", True), ("12 cm", "12", True),
         ("12 cm", "12 mm", False),
         ("12 cm", "120 mm", False), ("12 cm", "12 centimetres", True), ("25%", "25 percent", True),

@@ -91,7 +91,7 @@ def test_long_texts_end(piece):
         ("red!", "red"),
         ("red！", "red"),
         ("[1,2,3]", "[1, 2, 3]"),
-        ("(1,2)", "( 1 , 2 )"),
+        ("(1,2)", "(1 , 2)"),
     ],
 )
 def test_markup_that_says_nothing(a, b):
