@@ -9,7 +9,7 @@ from corpus_files import write_folder
 
 from pixelis_jax.data import prompts as prompting
 from pixelis_jax.data.cota import OWN_TYPE
-from pixelis_jax.data.importers.answers import own_type
+from pixelis_jax.data.importers.task_types import own_type
 from pixelis_jax.data.pixelsearch.questions import make_task
 from pixelis_jax.data.prompts import Scenes, open_questions
 from pixelis_jax.types import UserError

@@ -35,14 +35,17 @@ def votes(value: Any) -> Counter[str] | None:
             text, count = item, 1
         if not isinstance(text, str) or not text.strip() or count != int(count) or count < 0:
             return None
-        found[text.strip()] += int(count)
+        if count:
+            found[text.strip()] += int(count)
     if not any(isinstance(item, Mapping) for item in value) and (len(value) < FEW or max(found.values()) == 1):
         return None
     return found
 
 
 def accepted(found: Counter[str], place: Place, field: str) -> list[str]:
-    """The accepted answers, the one that most give first. Raises Refusal where yes and no are as many."""
+    """The accepted answers, the most frequent first. Raises Refusal for as many yes as no, and for counts of 0."""
+    if not found:
+        raise Refusal(place.where, field, "each of its answers has the count 0")
     merged: dict[str, Counter[str]] = {}
     for text, count in found.items():
         merged.setdefault(texts.key(text), Counter())[text] += count

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pixelis_jax.answers import kinds, numbers
+from pixelis_jax.data.importers import choices_in_text
 from pixelis_jax.data.importers.base import Context, Place, Refusal, quoted
 
 TEXT = "text"  # a record's word for: no number, no box, no expression, whatever it looks like; a choice is one
@@ -81,3 +82,8 @@ def _is_name(question: str, answer: str) -> bool:
     if _NAMED.search(question):
         return True
     return _SLASHED.fullmatch(answer.strip()) is not None and _PARTED.search(question) is not None
+
+
+def wants_all(question: str, answer_type: Any) -> bool:
+    """Whether a question, or the type that a record gives its answer, asks for all right choices, not for one."""
+    return choices_in_text.wants_all(question) or word_of(answer_type) in LISTS

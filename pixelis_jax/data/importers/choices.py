@@ -33,6 +33,20 @@ class Choices:
     moved: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A question with its accepted answers, the first one the answer, its choices, and the answer type it names.
+
+    `needs_all`: the record says that they are the parts of one answer.
+    """
+
+    question: str
+    accepted: Sequence[str]
+    choices: Choices = Choices()
+    answer_type: Any = None
+    needs_all: bool = False
+
+
 def of_record(record: Mapping[str, Any], place: Place) -> tuple[Choices, set[str]]:
     """(choices, fields that hold them) of a record; none where it has no field of choices. Raises Refusal."""
     name, value = first_of(record, NAMES)

@@ -13,12 +13,14 @@ from pixelis_jax.answers import boxes, kinds
 from pixelis_jax.answers import text as texts
 from pixelis_jax.answers.choices import NEEDS_ALL, indices_of
 from pixelis_jax.data.importers import (
-    answers,
+    answer_types,
     box_frames,
     calls,
     choices,
     choices_in_text,
+    chosen,
     gold,
+    gold_values,
     marks,
     messages,
     objects,
@@ -26,8 +28,8 @@ from pixelis_jax.data.importers import (
     questions,
     turns,
 )
-from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, cut_out, first_of, leftovers, quoted
+from pixelis_jax.data.importers.choices import Asked
 from pixelis_jax.data.importers.fields import FILMS, IDS, base_record, image_columns, images_of, pictures_of, placed
 from pixelis_jax.data.importers.messages import Message
 from pixelis_jax.data.importers.pictures import Picture
@@ -121,8 +123,8 @@ class Dialogue:
         if not isinstance(each, list) or len(each) != count:
             reason = "one answer field for several questions; give a list, or split them"
             raise Refusal(self.place.where, name, reason, f"{count} questions")
-        found = [answers.plain(item, self.place, name) for item in each]
-        truths = [[answers.bare(marks.answer(text, self.place)) for text in item] for item in found]
+        found = [gold_values.plain(item, self.place, name) for item in each]
+        truths = [[gold_values.bare(marks.answer(text, self.place)) for text in item] for item in found]
         for item in truths:
             marks.refuse_left(item, self.place, name)
         return truths
@@ -256,17 +258,17 @@ def cleaned(text: str, place: Place) -> str:
 
 def _conclusion(text: str, truth: list[str], options: Sequence[str], *, calm: bool, place: Place) -> tuple[str, str]:
     """(thought, answer) of the last message. `calm` says that no tool was called."""
-    answer, boxed = answers.tagged(text), [*texts.boxes_in(text)]
+    answer, boxed = gold_values.tagged(text), [*texts.boxes_in(text)]
     if answer is not None:
-        answer, rest = answers.bare(answers.refuse_long(answer, place, "answer")), cut_out(text, "answer")[0]
+        answer, rest = gold_values.bare(gold_values.refuse_long(answer, place, "answer")), cut_out(text, "answer")[0]
     elif boxed:
         start, end, inside = boxed[-1]
-        answer = answers.bare(answers.refuse_long(inside, place, "answer"))
+        answer = gold_values.bare(gold_values.refuse_long(inside, place, "answer"))
         rest = f"{text[:start].removesuffix('$')}{answer}{text[end:].removeprefix('$')}"
     elif truth and not (calm and _is_short(text) and _is_answer(text, truth, options)):
         answer, rest = truth[0], text
     elif calm and _is_short(text):
-        answer, rest = answers.bare(text), ""
+        answer, rest = gold_values.bare(text), ""
     else:
         reason = "the last message marks no answer: neither <answer> nor \\boxed{}, and there is no answer field"
         raise Refusal(place.where, "answer", reason)
@@ -312,11 +314,11 @@ def _judge(
         return
     options, kind = made.get("choices", []), made["answer_type"]
     if kind == "choice":
-        letters = answers.letters_of(truth, choices.Choices(tuple(options), listed.labels), place, context)
+        letters = chosen.letters_of(truth, choices.Choices(tuple(options), listed.labels), place, context)
         if not letters:
             raise Refusal(place.where, "answer", "the record's own answer names none of the choices", quoted(truth[0]))
         truth = [letters]
-        if "," in letters and answers.wants_all(made["question"], answer_type):
+        if "," in letters and answer_types.wants_all(made["question"], answer_type):
             made["metadata"][NEEDS_ALL] = True
     all_of = bool(made["metadata"].get(NEEDS_ALL))
     if not any(_agree(made["answer"], one, kind, options, all_of=all_of) for one in truth):

@@ -4,9 +4,18 @@ A record that names its answer type is taken at its word; of one that names none
 other formats.
 """
 
-from pixelis_jax.data.importers import answers, box_frames, choices, marks, other_pictures, questions
-from pixelis_jax.data.importers.answers import Asked
+from pixelis_jax.data.importers import (
+    answers,
+    box_frames,
+    choices,
+    gold_values,
+    marks,
+    other_pictures,
+    questions,
+    task_types,
+)
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of
+from pixelis_jax.data.importers.choices import Asked
 from pixelis_jax.data.importers.fields import IDS, identity, images_of, pictures_of
 from pixelis_jax.data.importers.pictures import Picture
 from pixelis_jax.data.importers.questions import Seen
@@ -35,7 +44,7 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
         names if isinstance(values, list) or name == "frames" else names[0]
     )
     if record.get("task_type") is None:
-        made["task_type"] = answers.task_type(record, context.options.task_type, place, context.notes)
+        made["task_type"] = task_types.task_type(record, context.options.task_type, place, context.notes)
     provenance, told = record.get("provenance"), False
     if provenance is None or isinstance(provenance, dict):
         _, named = first_of(record, ("sample_id", *IDS))
@@ -79,11 +88,11 @@ def _settle(made: Record, pictures: list[Picture], is_video: bool, place: Place,
     marks.check_count([question, *listed.texts], len(pictures), place, "question", is_video=is_video)
     seen = Seen(pictures, is_video, 1, questions.frame_of(None, context), said=box_frames.said(made))
     truth = given if made.get("ground_truth") is None else made["ground_truth"]
-    asked = Asked(question, answers.plain(truth, place, name), listed, made.get("answer_type"))
+    asked = Asked(question, gold_values.plain(truth, place, name), listed, made.get("answer_type"))
     typed = questions.typed(asked, seen, place, context)
     right = answer = typed.pop("answer")
     if truth != given:
-        other = Asked(question, answers.plain(given, place, name), listed, typed["answer_type"])
+        other = Asked(question, gold_values.plain(given, place, name), listed, typed["answer_type"])
         answer = questions.typed(other, seen, place, context)["answer"]
     made["metadata"] |= typed.pop("metadata")
     for field in {name, "sample_id", *columns}:

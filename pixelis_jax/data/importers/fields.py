@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pixelis_jax.data.cota import OWN_TYPE
-from pixelis_jax.data.importers import answer_types, answers, picture_values
+from pixelis_jax.data.importers import answer_types, picture_values, task_types
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, is_number, quoted
 from pixelis_jax.data.importers.pictures import MISSING, Picture
 
@@ -117,7 +117,7 @@ def note_context(record: Mapping[str, Any], used: set[str], context: Context) ->
 def base_record(record: Record, place: Place, context: Context, used: set[str]) -> Record:
     """Task type, provenance, metadata and tolerance; adds the fields it reads to `used`."""
     note_context(record, used, context)
-    made: Record = {"task_type": answers.task_type(record, context.options.task_type, place, context.notes)}
+    made: Record = {"task_type": task_types.task_type(record, context.options.task_type, place, context.notes)}
     name, value = first_of(record, IDS)
     used.update((name, "task_type", "metadata", *_KEPT))
     made["provenance"] = {"original_sample_id": identity(value, place)}
@@ -125,7 +125,7 @@ def base_record(record: Record, place: Place, context: Context, used: set[str]) 
     made["metadata"] = dict(metadata) if isinstance(metadata, dict) else {}
     if metadata is not None and not isinstance(metadata, dict):
         made["metadata"]["metadata"] = metadata
-    if own := answers.own_type(record):
+    if own := task_types.own_type(record):
         made["metadata"].setdefault(OWN_TYPE, own)
     if place.split:
         made["metadata"]["split"] = place.split

@@ -5,11 +5,11 @@ from typing import Any
 
 from pixelis_jax.data.cota import UNANSWERED
 from pixelis_jax.data.importers import (
-    answers,
     box_frames,
     calls,
     choices,
     gold,
+    gold_values,
     marks,
     messages,
     objects,
@@ -17,8 +17,8 @@ from pixelis_jax.data.importers import (
     questions,
     turns,
 )
-from pixelis_jax.data.importers.answers import Asked
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, leftovers, quoted
+from pixelis_jax.data.importers.choices import Asked
 from pixelis_jax.data.importers.fields import (
     FILMS,
     base_record,
@@ -56,7 +56,7 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
     question = with_context(question, record, used, context)
     if unanswered:
         refuse_unanswered(record, used, place, allowed=context.options.unanswered)
-    accepted = [] if unanswered else answers.plain(given, place, answer_name)
+    accepted = [] if unanswered else gold_values.plain(given, place, answer_name)
     (question, *rest), found, images = _filled([question, *listed.texts, *accepted], record, place, used)
     count = len(listed.texts)
     listed, accepted = dataclasses.replace(listed, texts=tuple(rest[:count])), rest[count:]
@@ -75,9 +75,9 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
     frame = questions.frame_of(found, context)
     seen = Seen(pictures, film, 1, frame, images[-1] if accepted else 0, bool(images[0]), box_frames.said(record))
     answer_type = record.get("answer_type")
-    all_of = answers.needs_all(given, question, answer_type)
+    all_of = gold_values.needs_all(given, question, answer_type)
     if not all_of and not listed.texts:
-        answers.note_lists(given, context)
+        gold_values.note_lists(given, context)
     typed = questions.typed(Asked(question, accepted, listed, answer_type, all_of), seen, place, context, tools)
     if "answer_frame" in typed["metadata"]:
         made["metadata"] = box_frames.without(made["metadata"])

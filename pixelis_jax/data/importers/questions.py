@@ -7,9 +7,9 @@ from typing import Any
 
 from pixelis_jax.answers import boxes
 from pixelis_jax.answers.choices import NEEDS_ALL
-from pixelis_jax.data.importers import answers, box_frames, marks, objects, other_tools
-from pixelis_jax.data.importers.answers import Asked
+from pixelis_jax.data.importers import answers, box_frames, gold_values, marks, objects, other_tools
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal
+from pixelis_jax.data.importers.choices import Asked
 from pixelis_jax.data.importers.pictures import Picture
 
 _FRAMES = {
@@ -101,9 +101,10 @@ def _worded(asked: Asked, seen: Seen, place: Place, context: Context, tools: Col
     spelled = marks.spelled(question, place, "question")
     has_boxes = marks.has_boxes(question)
     options = [
-        marks.spelled(answers.refuse_long(choice, place, "choices"), place, "choices") for choice in asked.choices.texts
+        marks.spelled(gold_values.refuse_long(choice, place, "choices"), place, "choices")
+        for choice in asked.choices.texts
     ]
-    accepted = [answers.bare(marks.answer(answer, place)) for answer in asked.accepted]
+    accepted = [gold_values.bare(marks.answer(answer, place)) for answer in asked.accepted]
     numbers, plain = marks.count(accepted)
     if plain or any(number > len(seen.pictures) for number in numbers):
         marks.refuse_left(accepted, place, "answer")

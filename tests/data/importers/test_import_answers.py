@@ -5,10 +5,9 @@ import pytest
 
 from pixelis_jax.cota import import_
 from pixelis_jax.data.cota import TASK_TYPES
-from pixelis_jax.data.importers import answers, numbering
-from pixelis_jax.data.importers.answers import Asked
+from pixelis_jax.data.importers import answers, gold_values, numbering, task_types
 from pixelis_jax.data.importers.base import Context, Options, Place, Refusal
-from pixelis_jax.data.importers.choices import Choices
+from pixelis_jax.data.importers.choices import Asked, Choices
 
 PLACE = Place("f:1", Path("f"))
 
@@ -45,7 +44,7 @@ def typed(question, *accepted, choices=(), labels=(), given=None, meaning=number
     ],
 )
 def test_answers_of_all_kinds_become_texts(given, wanted):
-    assert answers.plain(given, PLACE, "answer") == wanted
+    assert gold_values.plain(given, PLACE, "answer") == wanted
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_answers_of_all_kinds_become_texts(given, wanted):
 )
 def test_what_is_no_answer_is_refused(given):
     with pytest.raises(Refusal, match="f:1: answer: "):
-        answers.plain(given, PLACE, "answer")
+        gold_values.plain(given, PLACE, "answer")
 
 
 @pytest.mark.parametrize(
@@ -216,12 +215,12 @@ def test_numbers_that_are_texts_of_choices_are_no_evidence():
 def test_task_types_come_from_the_data_or_from_the_default():
     notes = Counter()
     kinds = [{"task_type": "object_counting"}, {"category": "Relative Position"}, {"category": "zoo"}, {"type": 3}]
-    found = [answers.task_type(record, "text_extraction", PLACE, notes) for record in kinds]
+    found = [task_types.task_type(record, "text_extraction", PLACE, notes) for record in kinds]
     assert found == ["object_counting", "spatial_reasoning", "text_extraction", "text_extraction"]
     assert notes == {"task_type from the data": 2, "task_type by --task_type=text_extraction": 2}
     with pytest.raises(Refusal, match="task_type: missing; give one of object_counting, "):
-        answers.task_type({}, answers.REQUIRED, PLACE, notes)
-    assert set(answers.TASKS.values()) == set(TASK_TYPES) == set(import_.TASK_TYPES)
+        task_types.task_type({}, task_types.REQUIRED, PLACE, notes)
+    assert set(task_types.TASKS.values()) == set(TASK_TYPES) == set(import_.TASK_TYPES)
 
 
 def test_what_is_too_long_to_be_an_answer_is_refused_at_once(refusal):

@@ -85,6 +85,7 @@ def people(**said):
         (["nokia"] * 8 + ["toshiba", "unanswerable"], ["nokia"]),
         (["Nokia", "nokia", "NOKIA", "toshiba", "toshiba"], ["Nokia"]),
         ([{"answer": "red", "count": 3}, {"answer": "blue", "count": 5}], ["blue", "red"]),
+        ([{"answer": "red", "count": 0}, {"answer": "blue", "count": 5}], ["blue"]),
         ([{"answer": "race", "raw_answer": "racing"}] * 4 + [{"answer": "motocross"}] * 6, ["motocross", "race"]),
         ([{"answer": "red"}, {"answer": "crimson"}], ["red", "crimson"]),
     ],
@@ -94,6 +95,12 @@ def test_what_most_people_say(bring, given, accepted):
     assert refused == [] and [sample.answer, *sample.metadata.get("answers", [sample.answer])[1:]] == accepted
     note = "answers of several people: what most say, and what three say, is accepted"
     assert job.counts.notes[note] == 1
+
+
+def test_answers_that_nobody_gave_are_refused(refusal):
+    assert "has the count 0" in refusal(
+        ASKED | {"answers": [{"answer": "red", "count": 0}, {"answer": "a", "count": 0}]}
+    )
 
 
 def test_as_many_yes_as_no_is_refused(refusal):
