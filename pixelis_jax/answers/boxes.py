@@ -36,23 +36,18 @@ _GAP = re.compile(r"(?<=[\d.\]])\s+(?=[-+\d.\[])", re.ASCII)
 
 def parse(text: str) -> Box | None:
     """The one box that a text is; None for all else: a sentence, two boxes, a box without an area."""
-    if len(text) > MAX_CHARACTERS or not any(c.isdigit() for c in text):
-        return None
-    bare = _MARK.sub("", _REFERENCE.sub("", texts.unwrap(text)))
-    bare = texts.normalise(_LABEL.sub("", texts.unwrap(texts.normalise_marks(bare)), count=1))
-    bare = _CORNERS_GAP.sub(r"\1,\2", bare)
-    if assigned := _ASSIGNED.fullmatch(bare):
-        pairs = _PAIR.findall(assigned[1])
-        return of(dict(pairs)) if len(dict(pairs)) == 4 else None
-    if _NUMERIC.fullmatch(bare):
-        bare = "[" + _GAP.sub(",", bare.translate(_BRACKETS)) + "]"
-    return of(_read(bare))
+    return _rising(four(text))
 
 
 def of(value: Any) -> Box | None:
     """The box of a JSON value: four numbers, two pairs, an object that names them, or a list of one of these."""
+    return _rising(four(value))
+
+
+def four(value: Any) -> Box | None:
+    """The four numbers that a text or a JSON value is, in any order, as `parse` and `of` read them."""
     if isinstance(value, str):
-        return parse(value)
+        return _of_text(value)
     if isinstance(value, dict):
         named = [value[name] for name in NAMES if name in value]
         corners, sized = (
@@ -60,18 +55,36 @@ def of(value: Any) -> Box | None:
             for table in (_CORNERS, _SIZED)
         )
         found = named + corners or [_from_size(values) for values in sized]
-        return of(found[0]) if len(found) == 1 else None
+        return four(found[0]) if len(found) == 1 else None
     if not isinstance(value, list | tuple):
         return None
     if len(value) == 1:
-        return of(value[0])
+        return four(value[0])
     if len(value) == 2 and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
-        value = [*value[0], *value[1]]
+        return _rising(four([*value[0], *value[1]]))
     value = [_number_of(item) for item in value]
     if len(value) != 4 or not all(_is_number(item) for item in value):
         return None
-    x1, y1, x2, y2 = map(float, value)
-    return (x1, y1, x2, y2) if x1 < x2 and y1 < y2 else None
+    a, b, c, d = map(float, value)
+    return a, b, c, d
+
+
+def _rising(numbers: Box | None) -> Box | None:
+    return numbers if numbers and numbers[0] < numbers[2] and numbers[1] < numbers[3] else None
+
+
+def _of_text(text: str) -> Box | None:
+    if len(text) > MAX_CHARACTERS or not any(c.isdigit() for c in text):
+        return None
+    bare = _MARK.sub("", _REFERENCE.sub("", texts.unwrap(text)))
+    bare = texts.normalise(_LABEL.sub("", texts.unwrap(texts.normalise_marks(bare)), count=1))
+    bare = _CORNERS_GAP.sub(r"\1,\2", bare)
+    if assigned := _ASSIGNED.fullmatch(bare):
+        pairs = _PAIR.findall(assigned[1])
+        return four(dict(pairs)) if len(dict(pairs)) == 4 else None
+    if _NUMERIC.fullmatch(bare):
+        bare = "[" + _GAP.sub(",", bare.translate(_BRACKETS)) + "]"
+    return four(_read(bare))
 
 
 def iou(a: Box, b: Box) -> float:

@@ -73,6 +73,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="what an answer is that is the letter of one choice and the text of another (default: auto, by the file)",
     )
+    add(
+        "--box_format",
+        choices=("auto", "xyxy", "xywh", "yxyx", "cxcywh"),
+        default="auto",
+        help="what the four numbers of boxes are (default: auto, what record or question say, else x1, y1, x2, y2;"
+        " those of a file that has others are refused)",
+    )
     padding = "share of the image that the tool added around a box on each side (default: 0; Pixel-Reasoner's: 0.1)"
     add("--crop_padding", type=options.share, default=0.0, help=padding)
     add("--split", default="", help="read this split alone (train, test, ...; default: all, named in metadata)")
@@ -109,6 +116,7 @@ def run(args: argparse.Namespace) -> int:
         answer_type=args.answer_type,
         answer_index=args.answer_index,
         answer_letter=args.answer_letter,
+        box_format=args.box_format,
         crop_padding=args.crop_padding,
         split=args.split,
         image_root=args.image_root,

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pixelis_jax.answers import kinds, numbers
-from pixelis_jax.data.importers import choices_in_text
+from pixelis_jax.answers import boxes, kinds, numbers
+from pixelis_jax.data.importers import box_words, choices_in_text
 from pixelis_jax.data.importers.base import Context, Place, Refusal, quoted
 
 TEXT = "text"  # a record's word for: no number, no box, no expression, whatever it looks like; a choice is one
@@ -74,8 +74,10 @@ def of_answers(question: str, accepted: Sequence[str]) -> str:
 
 
 def _is_name(question: str, answer: str) -> bool:
-    """Whether an answer that may look like a number is none: 007, version 3.10, the score 3/4."""
+    """Whether an answer that may look like a number or a box is none: 007, version 3.10, the score 3/4, years."""
     if _LEADING_ZERO.fullmatch(answer):
+        return True
+    if boxes.parse(answer) is not None and box_words.asks_numbers(question):
         return True
     if _COUNTS.search(question) or numbers.parse(answer) is None:
         return False

@@ -40,6 +40,7 @@ class Options:
     answer_type: str = "auto"
     answer_index: str = "auto"
     answer_letter: str = "auto"
+    box_format: str = "auto"
     crop_padding: float = 0.0
     split: str = ""
     image_root: Path | None = None
@@ -66,8 +67,8 @@ class Place:
 class Context:
     """What a conversion works with. `notes` counts what was changed or left out of records that were read.
 
-    `numbering` and `lettering` say what whole numbers and letters in the place of answers mean in the file of a place
-    (see numbering.py).
+    `numbering`, `lettering` and `boxes` say what whole numbers, letters and four numbers in the place of answers mean
+    in the file of a place (see numbering.py and box_habits.py).
     """
 
     options: Options
@@ -75,6 +76,7 @@ class Context:
     notes: Counter[str]
     numbering: Callable[[Place], str]
     lettering: Callable[[Place], str]
+    boxes: Callable[[Place], str]
 
 
 Record = dict[str, Any]

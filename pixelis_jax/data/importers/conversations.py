@@ -29,11 +29,11 @@ from pixelis_jax.data.importers import (
     turns,
 )
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, cut_out, first_of, leftovers, quoted
+from pixelis_jax.data.importers.box_answers import Seen
 from pixelis_jax.data.importers.choices import Asked
 from pixelis_jax.data.importers.fields import FILMS, IDS, base_record, image_columns, images_of, pictures_of, placed
 from pixelis_jax.data.importers.messages import Message
 from pixelis_jax.data.importers.pictures import Picture
-from pixelis_jax.data.importers.questions import Seen
 from pixelis_jax.data.importers.turns import Turn
 from pixelis_jax.types import UserError
 
@@ -80,7 +80,7 @@ class Dialogue:
         talk, found = self._filled([m for m in talk if m.role != "system"])
         split = turns.split(talk, self.name, self.place)
         self.frames, self.tools = calls.declared(system, self.record.get("tools"))
-        self.frame = questions.frame_of(found, self.context)
+        self.frame = found.frame if found else ""
         self.pictures = self._pictures(split)
         answer_name, given = gold.answer_of(self.record)
         self.used.add(answer_name.partition(".")[0])
@@ -150,10 +150,6 @@ class Dialogue:
             raise Refusal(place.where, "messages", "the answer has no loss or no weight, so that it is none to learn")
         thought, answer = _conclusion(turn.last, truth, options, calm=not steps, place=place)
         turn.answer = answer
-        if truth and box_frames.corners(box_frames.said(self.record), answer, place) != answer:
-            raise Refusal(
-                place.where, "bbox_format", "boxes that are no corners beside an answer field; make them xyxy"
-            )
         visible = self.pictures[turn.first - 1 : turn.end] if turn.first else self.pictures
         asked = turns.worded(turn, before, self.record, self.place)
         seen = Seen(visible, self.is_video, 1, self.frame, turn.box_image, turn.has_boxes, box_frames.said(self.record))
@@ -161,6 +157,8 @@ class Dialogue:
         fields = Asked(asked, [answer], self.choices, self.record.get("answer_type"))
         typed = questions.typed(fields, seen, place, self.context, self.tools)
         is_box = "answer_frame" in typed["metadata"]
+        if truth and is_box and boxes.four(typed["answer"]) != boxes.four(answer):
+            raise Refusal(place.where, "answer", "boxes that are no corners beside an answer field; make them xyxy")
         before_it = box_frames.without(made["metadata"]) if is_box else made["metadata"]
         metadata = before_it | typed.pop("metadata")
         made.update(typed, metadata=metadata)

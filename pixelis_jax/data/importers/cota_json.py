@@ -15,10 +15,10 @@ from pixelis_jax.data.importers import (
     task_types,
 )
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of
+from pixelis_jax.data.importers.box_answers import Seen
 from pixelis_jax.data.importers.choices import Asked
 from pixelis_jax.data.importers.fields import IDS, identity, images_of, pictures_of
 from pixelis_jax.data.importers.pictures import Picture
-from pixelis_jax.data.importers.questions import Seen
 from pixelis_jax.types import UserError
 
 _PLACES = ("image_path", "image_paths", "frames", "image", "images")
@@ -86,7 +86,7 @@ def _settle(made: Record, pictures: list[Picture], is_video: bool, place: Place,
             made["choices"] = [*listed.texts]
         return
     marks.check_count([question, *listed.texts], len(pictures), place, "question", is_video=is_video)
-    seen = Seen(pictures, is_video, 1, questions.frame_of(None, context), said=box_frames.said(made))
+    seen = Seen(pictures, is_video, fields=box_frames.said(made))
     truth = given if made.get("ground_truth") is None else made["ground_truth"]
     asked = Asked(question, gold_values.plain(truth, place, name), listed, made.get("answer_type"))
     typed = questions.typed(asked, seen, place, context)

@@ -14,9 +14,9 @@ from pixelis_jax.answers import text as texts
 from pixelis_jax.answers.choices import LETTERS
 from pixelis_jax.data.importers import choices, marks, questions
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, leftovers, quoted
+from pixelis_jax.data.importers.box_answers import Seen
 from pixelis_jax.data.importers.choices import Asked, Choices
 from pixelis_jax.data.importers.fields import base_record, pictures_of, placed
-from pixelis_jax.data.importers.questions import Seen
 from pixelis_jax.data.pixelsearch.address import generator
 from pixelis_jax.tools.base import BBOX, check_value
 from pixelis_jax.types import UserError

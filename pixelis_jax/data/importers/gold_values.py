@@ -33,9 +33,13 @@ def plain(value: Any, place: Place, field: str) -> list[str]:
     if (people := annotators.votes(value)) is not None:
         value = annotators.accepted(people, place, field)
     value = _unpacked(value) if not isinstance(value, str) or len(value) <= LONGEST else value
-    box = None if isinstance(value, str) else boxes.of(value)
+    if isinstance(value, Mapping) and boxes.four(value) is not None and not {*boxes.NAMES} & {*value}:
+        return [json.dumps(value)]  # its names say what the numbers are
+    box = None if isinstance(value, str) else boxes.four(value)
     if box is not None:
         value = [int(number) if number.is_integer() else number for number in box]
+    if isinstance(value, list) and value and all(isinstance(item, list) and _are_numbers(item) for item in value):
+        return [json.dumps(value)]
     if isinstance(value, list) and len(value) > 1 and all(is_number(item) for item in value):
         return [json.dumps(value)]
     answers = []
@@ -52,6 +56,10 @@ def plain(value: Any, place: Place, field: str) -> list[str]:
     if not answers or not all(answers):
         raise Refusal(place.where, field, "missing or empty")
     return list(dict.fromkeys(answers))
+
+
+def _are_numbers(items: list[Any]) -> bool:
+    return len(items) > 1 and all(is_number(item) for item in items)
 
 
 def refuse_long(text: str, place: Place, field: str) -> str:

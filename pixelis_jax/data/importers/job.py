@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from pixelis_jax import __version__
 from pixelis_jax.data import cota
-from pixelis_jax.data.importers import FORMATS, marks, numbering, prompts
+from pixelis_jax.data.importers import FORMATS, box_habits, marks, numbering, prompts
 from pixelis_jax.data.importers.base import Context, Options, Place, Record, Refusal, kind_of, quoted
 from pixelis_jax.data.importers.pictures import Picture, Pictures
 from pixelis_jax.data.importers.sources import SAMPLES, Source, check_packages, discover, read
@@ -79,11 +79,12 @@ class Import:
         keep = {"check": self.options.check_images, "keep_paths": self.options.keep_paths}
         self.pictures = Pictures(self.out, root, image_root=self.options.image_root, **keep)
         containers = {source.path: source for source in self.sources}
-        self.numbering, self.lettering = (
+        self.habits = tuple(
             make(given, lambda file: read(containers[file]))
             for make, given in (
                 (numbering.numbering, self.options.answer_index),
                 (numbering.lettering, self.options.answer_letter),
+                (box_habits.boxing, self.options.box_format),
             )
         )
         self.pictures.close()  # what a killed import has left
@@ -248,7 +249,7 @@ class Import:
             used.append(self.pictures.look(value, place, field))
             return used[-1]
 
-        context = Context(self.options, look, notes, self.numbering, self.lettering)
+        context = Context(self.options, look, notes, *self.habits)
         try:
             return name, FORMATS[name].convert(record, place, context), used, notes
         except BaseException as error:

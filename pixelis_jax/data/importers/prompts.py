@@ -18,6 +18,7 @@ from pixelis_jax.data.importers import (
     turns,
 )
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, leftovers, quoted
+from pixelis_jax.data.importers.box_answers import Seen
 from pixelis_jax.data.importers.choices import Asked
 from pixelis_jax.data.importers.fields import (
     FILMS,
@@ -28,7 +29,6 @@ from pixelis_jax.data.importers.fields import (
     placed,
     with_context,
 )
-from pixelis_jax.data.importers.questions import Seen
 from pixelis_jax.types import UserError
 
 QUESTIONS = (*messages.ASKED, *messages.MESSAGES)
@@ -72,7 +72,7 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
     used |= {image_name} if len(fields) > 1 else image_columns(record)
 
     made = base_record(record, place, context, used)
-    frame = questions.frame_of(found, context)
+    frame = found.frame if found else ""
     seen = Seen(pictures, film, 1, frame, images[-1] if accepted else 0, bool(images[0]), box_frames.said(record))
     answer_type = record.get("answer_type")
     all_of = gold_values.needs_all(given, question, answer_type)

@@ -14,9 +14,7 @@ PLACE = Place("f:1", Path("f"))
 
 def typed(question, *accepted, choices=(), labels=(), given=None, meaning=numbering.TEXTS, **options):
     """The fields of a question."""
-    context = Context(
-        Options(**options), lambda value, place, field: None, Counter(), lambda place: meaning, lambda place: meaning
-    )
+    context = Context(Options(**options), lambda value, place, field: None, Counter(), *[lambda place: meaning] * 3)
     return answers.typed(Asked(question, accepted, Choices(tuple(choices), tuple(labels)), given), PLACE, context)
 
 

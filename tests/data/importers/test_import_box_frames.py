@@ -2,7 +2,7 @@
 
 import pytest
 
-from pixelis_jax.data.importers import box_frames
+from pixelis_jax.data.importers import box_answers
 
 BOX = {"question": "Locate", "answer": [10, 20, 300, 400], "image": "a.png"}
 SHARES = BOX | {"answer": [0.1, 0.2, 0.5, 1]}
@@ -55,12 +55,12 @@ def test_places_on_earth_are_no_frame_of_a_box(bring):
 def test_width_and_height_become_a_corner(bring, more):
     (sample,), _, job = bring(BOX | {"answer": [100, 20, 30, 40]} | more)
     assert sample.answer == "[100, 20, 130, 60]" and sample.metadata == {"answer_frame": "pixels"}
-    assert job.counts.notes[box_frames.MOVED] == 1
+    assert job.counts.notes[box_answers.MOVED.format("x1, y1, w, h")] == 1
 
 
-@pytest.mark.parametrize("word", ["yxyx", "cxcywh", 7])
+@pytest.mark.parametrize("word", ["xyzw", "rle", 7])
 def test_other_ways_to_write_a_box_are_refused(bring, refusal, word):
-    assert "bbox_format: unknown, or not that of the answer" in refusal(BOX | {"bbox_format": word})
+    assert "bbox_format: unknown; use" in refusal(BOX | {"bbox_format": word})
     (sample,), _, _ = bring(BOX | {"bbox_format": "xyxy"})
     assert sample.answer == "[10, 20, 300, 400]"
 

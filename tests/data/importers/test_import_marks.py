@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pixelis_jax.data.importers import marks, questions
+from pixelis_jax.data.importers import box_answers, marks
 from pixelis_jax.data.importers.base import Place, Refusal
 
 PLACE = Place("f:1", Path("f"))
@@ -271,10 +271,7 @@ def test_boxes_between_tokens_are_told_of(bring):
     assert job.counts.notes[note] == 0 and sample.metadata == {"answer_frame": "norm1000"}
 
 
-def test_boxes_of_less_than_a_pixel_are_told_of(bring):
-    """The values never decide the frame; that they can't be pixels is said."""
+def test_boxes_of_a_pixel_or_less_are_shares(bring):
     record = {"question": "Where?", "image": "a.png", "answer": [0.1, 0.2, 0.5, 0.6]}
     (sample,), _, job = bring(record)
-    assert sample.metadata == {"answer_frame": "pixels"} and job.counts.notes[questions.WITHIN] == 1
-    (sample,), _, job = bring(record, coordinates="relative")
-    assert sample.metadata == {"answer_frame": "relative"} and job.counts.notes[questions.WITHIN] == 0
+    assert sample.metadata == {"answer_frame": "relative"} and job.counts.notes[box_answers.SHARES] == 1
