@@ -1,7 +1,7 @@
 """Of what type an answer is: what a record says of it, what its question asks for, what it looks like."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pixelis_jax.answers import boxes, kinds, numbers
@@ -26,13 +26,27 @@ LISTS = frozenset(
     "list multi_span multispan spans set multi_select multiselect multiple_select multi_answer multiple_answer"
     " multiple_answers checkbox multiple_response multi_label multilabel".split()
 )
+_ASKS_SEVERAL = frozenset(
+    "多选 多选题 不定项选择 不定项选择题 multiple_correct multiple_choice_multiple_answer".split()
+)
+_SEVERAL = ("multi_answer", "multiple_answers", "multi_select", "is_multiple", "is_multi", "multiple", "multi")
 _LEADING_ZERO = re.compile(r"[+-]?0\d+", re.ASCII)
 _COUNTS = re.compile(r"\bhow (?:many|much)\b|\b(?:count|total|sum)\b|多少|几", re.IGNORECASE)
 # What has a name made of digits: 3.10 is another version than 3.1, and 12E5 no 1 200 000.
+_NAMES = (
+    r"versions?|releases?|codes?|serial|part number|ids?|identifiers?|plates?|registration|licen[cs]e|phone|telephone"
+    r"|fax|zip|postal|postcode|isbn|sku"
+)
+# What has one too, where the question is for the thing itself, and not for its height, its price, ...
+_PLACES = (
+    r"gates?|seats?|rooms?|flights?|platforms?|tracks?|bus(?:es)?|routes?|models?|sections?|chapters?|aisles?|buildings?"
+    r"|apartments?|suites?|floors?|channels?|jerseys?|highways?|exits?|lanes?|terminals?|lockers?|figures?|exercises?"
+    r"|pages?|addresses|address|houses?|trains?|lines?|shelf|shelves|row"
+)
 _NAMED = re.compile(
-    r"\b(?:versions?|releases?|codes?|serial|model|part number|ids?|identifiers?|plates?|registration|licen[cs]e|phone"
-    r"|telephone|fax|zip|postal|postcode|isbn|sku|gates?|seats?|rooms?|flights?|platforms?|tracks?|bus|route)\b"
-    r"|版本|编号|车牌|电话|号码|邮编|航班|登机口|房间|座位",
+    rf"\b(?:{_NAMES})\b|\b(?:which|what)\s+(?:\w+\s+)?(?:{_PLACES})\b|\b(?:{_PLACES})\s*(?:number|no\b|#|id\b|code)"
+    rf"|\bwhat(?:'s| is| are)\s+(?:the|its|his|her|their)\s+(?:{_PLACES})(?=\s*\?|\s+(?:of|for|shown|written|on|in)\b)"
+    r"|版本|编号|车牌|电话|号码|邮编|航班|登机口|房间号|座位|地址|章节|楼层",
     re.IGNORECASE,
 )
 _SLASHED = re.compile(r"\d{1,4}\s*/\s*\d{1,4}", re.ASCII)
@@ -41,6 +55,16 @@ _PARTED = re.compile(
     r"|results?|birthday|expir\w+)\b|日期|比分|生日|几号",
     re.IGNORECASE,
 )
+
+
+def of_record(record: Mapping[str, Any]) -> Any:
+    """What a record says of the type of its answer: `answer_type`, or another field that says that it is several."""
+    named = record.get("answer_type")
+    if named not in (None, ""):
+        return named
+    words = [word_of(record.get(name)) for name in ("question_type", "type", "category", "qtype", "choice_type")]
+    flagged = any(record.get(name) is True for name in _SEVERAL)
+    return "multi_select" if flagged or any(word in LISTS or word in _ASKS_SEVERAL for word in words) else None
 
 
 def given(value: Any, place: Place, context: Context) -> str:

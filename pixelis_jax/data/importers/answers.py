@@ -27,7 +27,11 @@ _ASKS_LETTER = re.compile(
     r"grade|point|vertex|corner|node|axis|panel|row|column|seat|gate|platform|size|key|word|text|written|read)\b",
     re.IGNORECASE,
 )
-_WHETHER = re.compile(r"\s*(?:is|are|was|were|do|does|did|can|could|has|have|had|will|would|should)\b", re.IGNORECASE)
+_WHETHER = re.compile(
+    r"\s*(?:(?:according to|based on|judging by|looking at|given|considering|in|on|from|for|with)\b[^,?]{1,80},\s*)?"
+    r"(?:is|are|was|were|do|does|did|can|could|has|have|had|will|would|should)\b|.*(?:吗|是否|有没有|是不是)",
+    re.IGNORECASE | re.DOTALL,
+)
 _OR = re.compile(r"\bor\b|\bhow\b", re.IGNORECASE)
 _CHOOSES = re.compile(r"\b(?:options?|choices?|choose|select|following)\b", re.IGNORECASE)
 _PLAIN = re.compile(r"[+-]?\d+(?:\.\d+)?", re.ASCII)
@@ -42,11 +46,13 @@ def typed(asked: Asked, place: Place, context: Context) -> Record:
     without choices.
     """
     kind = answer_types.given(asked.answer_type, place, context) or context.options.answer_type.replace("auto", "")
+    if asked.choices.texts and kind == "numeric" and answer_types.word_of(asked.answer_type) != "numeric":
+        kind = ""  # "integer" beside choices is what MathVista says of their texts
     choices_in_text.refuse_other(asked.question, asked.choices.texts, place)
     if kind in ("", "choice", answer_types.TEXT):
-        listed, question = chosen.listed(asked, context, chooses=kind == "choice")
+        listed, named = chosen.listed(asked, context, chooses=kind == "choice")
         if listed.texts:
-            return {"question": question} | chosen.fields(asked, listed, place, context)
+            return {"question": named.question} | chosen.fields(named, listed, place, context)
     if kind == "choice":
         raise Refusal(place.where, "choices", "missing, and answer_type is choice", quoted(asked.accepted[0]))
     fields: Record = {"question": choices_in_text.shown(asked.question, asked.choices.texts)}

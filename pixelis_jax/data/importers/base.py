@@ -107,8 +107,12 @@ def kind_of(error: UserError, where: str) -> str:
 
 def quoted(value: Any) -> str:
     """A value of somebody else's file in an error: one line, 60 characters at most."""
-    text = value if isinstance(value, str) else repr(value)[:200]
-    return ascii(text[:60])[1:-1]
+    return printable((value if isinstance(value, str) else repr(value)[:200])[:60])
+
+
+def printable(text: str) -> str:
+    """A text in one line, with escapes for what can't be printed: line ends, control characters, half surrogates."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def cut_out(text: str, tag: str) -> tuple[str, list[str]]:

@@ -58,7 +58,7 @@ class Seen:
     fields: Record = dataclasses.field(default_factory=dict)
 
 
-def is_box(asked: Asked, context: Context) -> bool:
+def is_box(asked: Asked, seen: Seen, context: Context) -> bool:
     """Whether each accepted answer is four numbers that stand for a place: not the years of a chart, not a choice."""
     kind = asked.answer_type if isinstance(asked.answer_type, str) else ""
     word = answer_types.TYPES.get(answer_types.word_of(kind), answer_types.word_of(kind))
@@ -70,7 +70,8 @@ def is_box(asked: Asked, context: Context) -> bool:
     bracketed = all(any(sign in answer for sign in "[({<") for answer in asked.accepted)
     if not (bracketed or word == "iou") or any(boxes.four(answer) is None for answer in asked.accepted):
         return False
-    return word == "iou" or box_words.asks_place(asked.question) or all(map(boxes.parse, asked.accepted))
+    told = word == "iou" or box_frames.names_order(seen.fields) or context.options.box_format != "auto"
+    return told or box_words.asks_place(asked.question) or all(map(boxes.parse, asked.accepted))
 
 
 def refuse_others(asked: Asked, place: Place) -> None:

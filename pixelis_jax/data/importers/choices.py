@@ -14,6 +14,7 @@ from pixelis_jax.data.importers.base import Place, Refusal, first_of, is_number,
 NAMES = ("choices", "options", "choice", "answer_choices", "option", "option_list", "choice_list", "candidates")
 _COLUMN = re.compile(r"(?:choice|option|opt|op|candidate)[_ ]?([A-Za-z]|\d{1,2})", re.IGNORECASE)
 _PREFIX = re.compile(r"\s*(?:[(（\[]([A-Za-z])[)）\]]|([A-Za-z])[.:)、．])\s*(\S.*)", re.DOTALL)
+_NAME = re.compile(r"(?:[A-Z]\.\s*)+[A-Z][\w'’-]{2,}(?:\s[A-Z][\w'’-]+)*")  # G. Washington
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 _LABELS, _TEXTS = (
     ("label", "key", "id", "letter", "option_id"),
@@ -88,6 +89,8 @@ def _by_letters(value: list[str], place: Place, field: str, *, fixed: bool) -> t
     """
     found = [match for item in value if (match := _PREFIX.fullmatch(item))]
     letters = [(match[1] or match[2]).upper() for match in found]
+    if len(found) == len(value) and sorted(letters) != [*LETTERS[: len(value)]] and all(map(_NAME.fullmatch, value)):
+        return value, False  # initials of people
     wanted = [*LETTERS[: len(value)]]
     if len(found) < len(value) or not {*letters} & {*wanted}:
         return value, False
@@ -140,8 +143,8 @@ def _filled(values: Sequence[Any]) -> list[Any]:
 
 
 def _is_empty(value: Any) -> bool:
-    """Null, an empty text, or NaN, which stands for null in tables."""
-    return value is None or value == "" or value != value
+    """Null, an empty text, or NaN, which stands for null in tables, also as a text."""
+    return value is None or value != value or (isinstance(value, str) and value.strip() in ("", "nan", "NaN", "<NA>"))
 
 
 def _columns(record: Mapping[str, Any], place: Place) -> tuple[Choices, set[str]]:

@@ -7,17 +7,17 @@ from pixelis_jax.answers import text as answer_text
 from pixelis_jax.answers.choices import LETTERS
 from pixelis_jax.data.importers.base import Place, Refusal, quoted
 
-_LINE = re.compile(r"^[ \t]*(?:[(\[]([A-Za-z])[)\]]|([A-Z])[.:)、])[ \t]*(\S.*)$", re.MULTILINE)
+_LINE = re.compile(
+    r"^[ \t]*(?:[-*•][ \t]+)?(?:\*\*|__)?(?:[(\[]([A-Za-z])[)\]]|([A-Z]|[a-z](?=[.)]))[.:)、])"
+    r"(?:\*\*|__)?[ \t]*(\S.*)$",
+    re.MULTILINE,
+)
 _INLINE = re.compile(
-    r"(?<![A-Za-z0-9_])[(\[]([A-Za-z])[)\]]|(?:(?<=[\s?!。;,])|^)([A-Z])(?:[.:)](?=[\s\u3400-\u9fff])|、)"
+    r"(?<![A-Za-z0-9_])[(\[]([A-Za-z])[)\]]|(?:(?<=[\s?!。;,])|^)"
+    r"([A-Z](?=[.:)、])|[a-z](?=\)))(?:[.:)](?=[\s\u3400-\u9fff])|、)"
 )
 _OPENS = re.compile(r"(?:^|[^\w\s])\s*$")  # what stands before a first "A." on one line
-_FIRST = ("A.", "A)", "A:", "A、", "(a", "A]", "[a")  # one of them stands in each list
-_NUMBERED_LINE = re.compile(r"^([ \t]*)(?:\((\d{1,2})\)|(\d{1,2})[.)、])([ \t]*)(?=\S)", re.MULTILINE)
-_NUMBERED = re.compile(r"(?<!\w)\((\d{1,2})\)")
-_CHOOSES = re.compile(
-    r"\b(?:options?|choices?|choose|select|pick|which of the following)\b|选|哪个|哪一", re.IGNORECASE
-)
+_FIRST = ("A.", "A)", "A:", "A、", "(a", "A]", "[a", "a)", "a.")  # one of them stands in each list
 _JOINS = re.compile(r"\s*[,;、，；]?\s*(?:\b(?:or|and)\b|或者?|还是)?\s*[,;，；]?\s*$", re.IGNORECASE)
 _ALL = re.compile(
     r"\b(?:select|choose|mark|check|pick|tick|name|list|identify) (?:all|each|every|the (?:two|three|four))\b"
@@ -63,33 +63,6 @@ def listed(question: str) -> list[str]:
         return []
     words = [any(map(str.isalnum, text)) and text.lower() not in ("or", "and") for text in found]
     return found if len(found) >= 2 and all(words) else []
-
-
-def lettered(question: str, answers: Sequence[str], *, chooses: bool) -> str | None:
-    """The question with letters in place of the numbers of its choices; None where (1), (2), ... are no choices.
-
-    They are where each answer is the text of one, or where each is the number of one and the question, or whoever asks
-    (`chooses`), speaks of choosing.
-    """
-    matches = [match for match in _NUMBERED_LINE.finditer(question)]
-    spans = [(match.start() + len(match[1]), match.end() - len(match[4]), match[2] or match[3]) for match in matches]
-    if len(spans) < 2:
-        spans = [(match.start(), match.end(), match[1]) for match in _NUMBERED.finditer(question)]
-    if not 2 <= len(spans) <= len(LETTERS) or [int(number) for *_, number in spans] != [*range(1, len(spans) + 1)]:
-        return None
-    made = question
-    for start, end, number in reversed(spans):
-        mark = question[start:end].replace(number, LETTERS[int(number) - 1])
-        made = f"{made[:start]}{mark}{made[end:]}"
-    found = listed(made)
-    if len(found) != len(spans):
-        return None
-    keys = [key(text) for text in found]
-    if all(key(answer) in keys for answer in answers):
-        return made
-    numbers = [*map(str, range(1, len(spans) + 1))]
-    named = all(answer.strip().strip("().") in numbers for answer in answers)
-    return made if named and (chooses or _CHOOSES.search(question)) else None
 
 
 def shown(question: str, choices: Sequence[str]) -> str:
@@ -142,10 +115,15 @@ def _on_lines(question: str) -> list[str]:
     own = next((i for i, line in enumerate(more[-1]) if not line[0].isspace()), len(more[-1]))
     more[-1] = more[-1][: max(own, counts.pop() if len(counts) == 1 else 0)]
     texts = [
-        " ".join([match[3].strip(), *(line.strip() for line in lines)])
+        " ".join([_unmarked(match[3].strip()), *(line.strip() for line in lines)])
         for match, lines in zip(matches, more, strict=True)
     ]
     return _run([(match[1] or match[2], text) for match, text in zip(matches, texts, strict=True)])
+
+
+def _unmarked(text: str) -> str:
+    """A choice without the end of an emphasis that began in front of its letter."""
+    return text[:-2].rstrip() if text.endswith(("**", "__")) and text.count(text[-2:]) % 2 else text
 
 
 def _run(marks: Sequence[tuple[str, str]]) -> list[str]:

@@ -1,37 +1,40 @@
 """Which of its choices the answers of a question name, by letter, by text or by number."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from pixelis_jax.answers import text as texts
 from pixelis_jax.answers.choices import LETTERS, NEEDS_ALL, index_of, indices_of
-from pixelis_jax.data.importers import answer_types, choices, choices_in_text, numbering
+from pixelis_jax.data.importers import answer_types, choices, choices_in_text, numbered_choices, numbering
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, quoted
 from pixelis_jax.data.importers.choices import Asked, Choices
 from pixelis_jax.data.importers.gold_values import SAME_AS_BOOLEAN
 
 
-def listed(asked: Asked, context: Context, *, chooses: bool) -> tuple[Choices, str]:
+def listed(asked: Asked, context: Context, *, chooses: bool) -> tuple[Choices, Asked]:
     """(the choices of a question, the question with them on its lines): the record's, or those that it lists itself.
 
     Numbered ones, (1), (2), ..., get letters where the answers name them; `chooses` says that an answer names a choice.
     """
     question = asked.question
     if asked.choices.texts:
-        return asked.choices, choices_in_text.shown(question, asked.choices.texts)
-    lettered = choices_in_text.lettered(question, asked.accepted, chooses=chooses)
-    if lettered is not None:
+        question = choices_in_text.shown(question, asked.choices.texts)
+        return asked.choices, dataclasses.replace(asked, question=question)
+    made = numbered_choices.lettered(question, asked.accepted, chooses=chooses)
+    if made is not None:
         context.notes["questions whose choices have numbers: they have letters now"] += 1
-        numbers = tuple(map(str, range(1, len(LETTERS))))
-        return Choices(tuple(choices_in_text.listed(lettered)), numbers), lettered
+        asked = dataclasses.replace(asked, question=made.question, accepted=made.answers)
+        return Choices(tuple(choices_in_text.listed(made.question))), asked
     found = choices_in_text.listed(question)
-    if not found and choices_in_text.lettered(question, asked.accepted, chooses=True):
-        context.notes["answers like 2 to a question that lists (1), (2), ...: numbers, not choices"] += 1
-    return Choices(tuple(found)), question
+    if not found and numbered_choices.found(question):
+        context.notes["questions that list (1), (2), ..., and whose answer is a number or another text"] += 1
+    return Choices(tuple(found)), asked
 
 
 def fields(asked: Asked, listed: Choices, place: Place, context: Context) -> Record:
     """The fields answer, answer_type and choices of a question with choices. Raises Refusal where one names none."""
-    letters = letters_of(asked.accepted, listed, place, context)
+    all_of = asked.needs_all or answer_types.wants_all(asked.question, asked.answer_type)
+    letters = letters_of(asked.accepted, listed, place, context, all_of=all_of)
     if not letters:
         where = "the choices" if asked.choices.texts else "the choices that the question lists"
         reason = f"names none of {where}; give a letter or the text of one, or answer_type exact if it is none"
@@ -39,27 +42,31 @@ def fields(asked: Asked, listed: Choices, place: Place, context: Context) -> Rec
     made: Record = {"answer": letters, "answer_type": "choice", "choices": [*listed.texts]}
     if "," not in letters:
         return made
-    if asked.needs_all or answer_types.wants_all(asked.question, asked.answer_type):
+    if all_of:
         context.notes["questions for all right choices: each must be named, and no other"] += 1
         return made | {NEEDS_ALL: True}
     context.notes["questions with several accepted choices: any of them is right"] += 1
     return made
 
 
-def letters_of(accepted: Sequence[str], listed: Choices, place: Place, context: Context) -> str:
+def letters_of(
+    accepted: Sequence[str], listed: Choices, place: Place, context: Context, *, all_of: bool = False
+) -> str:
     """The letters of the choices that answers name, as "B" or "B, C"; "" where one of them names none. Raises Refusal.
 
-    Of equal choices that a text names the first one counts; comparing takes them for the same.
+    Of equal choices that a text names the first one counts; comparing takes them for the same. All choices may be right
+    where each must be named (`all_of`).
     """
     found: set[int] = set()
     if tuple(accepted) in SAME_AS_BOOLEAN.values():  # of yes and true the choices have one
         accepted = [answer for answer in accepted if index_of(answer, listed.texts) is not None]
-    for answer in accepted:
+    parts = [part for answer in accepted for part in numbering.several(answer)]
+    for answer in [letter for part in parts for letter in numbering.letters(part, listed.texts)]:
         named = _named(answer, listed, place, context)
         if not named:
             return ""
         found |= named
-    if len(found) == len(listed.texts):
+    if len(found) == len(listed.texts) and not all_of:
         reason = "every choice is accepted, so that any answer would be right"
         raise Refusal(place.where, "answer", reason, quoted(", ".join(accepted)))
     return ", ".join(LETTERS[index] for index in sorted(found))

@@ -27,6 +27,7 @@ from pixelis_jax.data.importers import (
     other_pictures,
     questions,
     turns,
+    visual_cot,
 )
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, cut_out, first_of, leftovers, quoted
 from pixelis_jax.data.importers.box_answers import Seen
@@ -62,6 +63,7 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
         raw = value if isinstance(value, list) else []
     if not raw:
         raise Refusal(place.where, name or "messages", "must be a list of messages that is not empty")
+    record, raw = visual_cot.as_calls(record, raw, context)
     talk = [messages.message(item, f"{name} {number}", place) for number, item in enumerate(raw, 1)]
     return Dialogue(record, place, context, name, used | {name}).samples(talk)
 
@@ -151,10 +153,12 @@ class Dialogue:
         thought, answer = _conclusion(turn.last, truth, options, calm=not steps, place=place)
         turn.answer = answer
         visible = self.pictures[turn.first - 1 : turn.end] if turn.first else self.pictures
+        if not visible:
+            raise Refusal(place.where, "image", "no picture is shown before this question; a sample has at least one")
         asked = turns.worded(turn, before, self.record, self.place)
         seen = Seen(visible, self.is_video, 1, self.frame, turn.box_image, turn.has_boxes, box_frames.said(self.record))
         made = base_record(self.record, place, self.context, self.used)
-        fields = Asked(asked, [answer], self.choices, self.record.get("answer_type"))
+        fields = Asked(asked, [answer], self.choices, answer_types.of_record(self.record))
         typed = questions.typed(fields, seen, place, self.context, self.tools)
         is_box = "answer_frame" in typed["metadata"]
         if truth and is_box and boxes.four(typed["answer"]) != boxes.four(answer):
@@ -168,7 +172,7 @@ class Dialogue:
                 step["thought"] = marks.spelled(step["thought"], place, "thought")
                 marks.refuse_left([step["thought"]], place, "thought")
         made.update(placed(visible, is_video=self.is_video))
-        _judge(made, truth, place, self.context, self.choices, self.record.get("answer_type"))
+        _judge(made, truth, place, self.context, self.choices, answer_types.of_record(self.record))
         if before or turn.number < turn.of:
             metadata["turn"] = turn.number
         if steps:
@@ -312,11 +316,13 @@ def _judge(
         return
     options, kind = made.get("choices", []), made["answer_type"]
     if kind == "choice":
-        letters = chosen.letters_of(truth, choices.Choices(tuple(options), listed.labels), place, context)
+        all_of = answer_types.wants_all(made["question"], answer_type)
+        given = choices.Choices(tuple(options), listed.labels)
+        letters = chosen.letters_of(truth, given, place, context, all_of=all_of)
         if not letters:
             raise Refusal(place.where, "answer", "the record's own answer names none of the choices", quoted(truth[0]))
         truth = [letters]
-        if "," in letters and answer_types.wants_all(made["question"], answer_type):
+        if "," in letters and all_of:
             made["metadata"][NEEDS_ALL] = True
     all_of = bool(made["metadata"].get(NEEDS_ALL))
     if not any(_agree(made["answer"], one, kind, options, all_of=all_of) for one in truth):

@@ -5,6 +5,7 @@ other formats.
 """
 
 from pixelis_jax.data.importers import (
+    answer_types,
     answers,
     box_frames,
     choices,
@@ -88,7 +89,7 @@ def _settle(made: Record, pictures: list[Picture], is_video: bool, place: Place,
     marks.check_count([question, *listed.texts], len(pictures), place, "question", is_video=is_video)
     seen = Seen(pictures, is_video, fields=box_frames.said(made))
     truth = given if made.get("ground_truth") is None else made["ground_truth"]
-    asked = Asked(question, gold_values.plain(truth, place, name), listed, made.get("answer_type"))
+    asked = Asked(question, gold_values.plain(truth, place, name), listed, answer_types.of_record(made))
     typed = questions.typed(asked, seen, place, context)
     right = answer = typed.pop("answer")
     if truth != given:

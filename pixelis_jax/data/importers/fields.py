@@ -99,18 +99,27 @@ def placed(pictures: Sequence[Picture], *, is_video: bool) -> Record:
 def with_context(question: str, record: Mapping[str, Any], used: set[str], context: Context) -> str:
     """The question with the record's context, passage or hint in front of it, unless it has these words already."""
     for name in reversed(_CONTEXT):
-        text = record.get(name)
-        if name not in used and isinstance(text, str) and text.strip() and text.strip() not in question:
-            question = f"{text.strip()}\n{question}"
+        text = _context_text(record.get(name))
+        if name not in used and text and text not in question:
+            question = f"{text}\n{question}"
             used.add(name)
             context.notes[f"{name} put in front of the question"] += 1
     return question
 
 
+def _context_text(value: Any) -> str | None:
+    """The words of a context that is a text, a list of texts, or an object with one of them; None for all else."""
+    if isinstance(value, Mapping):
+        _, value = first_of(value, ("text", "contexts", "context", "passage", "content"))
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        return "\n".join(item.strip() for item in value if item.strip())
+    return value.strip() if isinstance(value, str) else None
+
+
 def note_context(record: Mapping[str, Any], used: set[str], context: Context) -> None:
     """Counts fields that may belong to the question and are not part of it."""
     for name in (*_CONTEXT, *_BESIDE):
-        if name not in used and isinstance(record.get(name), str) and record[name].strip():
+        if name not in used and record.get(name) not in (None, "", [], {}) and _context_text(record[name]) != "":
             context.notes[f"{name} is not part of the question; put it there if it is needed"] += 1
 
 

@@ -1,5 +1,6 @@
 """Where a record has its answer, by many names; and which field may hold one that nothing reads."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +27,7 @@ ANSWERS = (
 # Words in the name of a field that may hold an answer.
 _HOLDS = re.compile(
     r"answer|response|output|correct|gold|truth|target|label|solution|completion|reply|reference|expected|bbox|boxes"
-    r"|caption|(?:^|_)(?:gt|ans|box|result|key)(?:_|$)",
+    r"|caption|chosen|preferred|(?:^|_)(?:gt|ans|box|result|key)(?:_|$)",
     re.IGNORECASE,
 )
 _ABOUT = re.compile(r"(?:_|^)(?:type|format|weight|score|len|length|count|source|id|url|model|style)s?$", re.IGNORECASE)
@@ -58,7 +59,14 @@ def may_hold(record: Mapping[str, Any], read: set[str]) -> str:
 
 
 def _at(record: Mapping[str, Any], name: str) -> Any:
-    """The value of a field; one with a dot is inside an object."""
+    """The value of a field; one with a dot is inside an object, or inside its JSON."""
     outer, _, inner = name.partition(".")
     value = record.get(outer)
-    return value if not inner else value.get(inner) if isinstance(value, Mapping) else None
+    if not inner:
+        return value
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return value.get(inner) if isinstance(value, Mapping) else None

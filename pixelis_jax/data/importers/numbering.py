@@ -29,6 +29,8 @@ from pixelis_jax.types import UserError
 
 TEXTS, PLACES, FROM_0, FROM_1, OPEN, MIXED = "texts", "places", "from 0", "from 1", "open", "mixed"
 _WHOLE = re.compile(r"(\d{1,8})(?:\.0+)?", re.ASCII)  # tables with nulls write 1.0
+_NUMBERS = re.compile(r"[\[(]\s*\d{1,8}(?:\s*,\s*\d{1,8})+\s*[\])]", re.ASCII)
+_LETTERS = re.compile(r"[A-Z](?:\s*(?:,|;|/|&|\band\b)\s*[A-Z])+", re.ASCII)
 _GIVEN = {"0": FROM_0, "1": FROM_1}
 
 
@@ -41,6 +43,21 @@ def number_of(answer: Any) -> int | None:
     if isinstance(answer, float) and answer.is_integer():
         answer = int(answer) if abs(answer) < 1e6 else None
     return answer if isinstance(answer, int) and not isinstance(answer, bool) and answer >= 0 else None
+
+
+def several(answer: Any) -> list[Any]:
+    """The items of an answer that is a list of whole numbers, or the text of one: 0 and 2 of "[0, 2]"; else itself."""
+    found = answer
+    if isinstance(answer, str) and _NUMBERS.fullmatch(answer.strip()):
+        found = [part.strip() for part in answer.strip(" []()").split(",")]
+    return found if isinstance(found, list) and found and None not in map(number_of, found) else [answer]
+
+
+def letters(answer: str, listed: Sequence[str]) -> list[str]:
+    """The letters of an answer such as "A, C", where choices have letters as texts; else the answer itself."""
+    if not _LETTERS.fullmatch(answer.strip()) or not any(text.strip().upper() in LETTERS for text in listed):
+        return [answer]
+    return re.findall(r"\b[A-Z]\b", answer)
 
 
 class ByFile:
@@ -83,11 +100,13 @@ def decided_letters(records: Iterator[Any]) -> str:
     seen: set[str] = set()
     for record in records:
         listed, answer = _asked(record)
-        if listed is None or not isinstance(answer, str):
+        if listed is None:
             continue
-        place, text = readings(answer, listed.texts)
-        if (place is None) != (text is None):
-            seen.add(TEXTS if place is None else PLACES)
+        for item in answer if isinstance(answer, list) else [answer]:
+            for letter in letters(item, listed.texts) if isinstance(item, str) else []:
+                place, text = readings(letter, listed.texts)
+                if (place is None) != (text is None):
+                    seen.add(TEXTS if place is None else PLACES)
     return seen.pop() if len(seen) == 1 else OPEN
 
 
@@ -96,14 +115,12 @@ def decided(records: Iterator[Any]) -> str:
     numbers = others = 0
     ends: set[str] = set()
     for record in records:
-        number, count, named = _evidence(record)
-        if not count:
-            continue
-        if number is None:
-            others += 1
-        elif not named and number <= count:
-            numbers += 1
-            ends |= {FROM_0} if number == 0 else {FROM_1} if number == count else set()
+        for number, count, named in _evidence(record):
+            if number is None:
+                others += 1
+            elif not named and number <= count:
+                numbers += 1
+                ends |= {FROM_0} if number == 0 else {FROM_1} if number == count else set()
     if not numbers:
         return TEXTS
     if others:
@@ -111,15 +128,13 @@ def decided(records: Iterator[Any]) -> str:
     return ends.pop() if len(ends) == 1 else OPEN
 
 
-def _evidence(record: Any) -> tuple[int | None, int, bool]:
-    """(the answer if it is a number, how many choices there are, whether one has that text); (None, 0, _) without."""
+def _evidence(record: Any) -> list[tuple[int | None, int, bool]]:
+    """(the answer if it is a number, how many choices there are, whether one has that text), of each of the answers."""
     found, answer = _asked(record)
     if found is None or found.labels:
-        return None, 0, False
-    number = number_of(answer)
-    if number is None:
-        return None, len(found.texts), False
-    return number, len(found.texts), bool(indices_of(str(number), found.texts))
+        return []
+    numbers = [number_of(item) for item in several(answer)]
+    return [(n, len(found.texts), n is not None and bool(indices_of(str(n), found.texts))) for n in numbers]
 
 
 def _asked(record: Any) -> tuple[choices.Choices | None, Any]:

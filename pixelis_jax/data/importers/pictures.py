@@ -12,14 +12,15 @@ from typing import Any
 from PIL import Image
 
 from pixelis_jax.data.images import MAX_PIXELS, open_rgb
-from pixelis_jax.data.importers import picture_values
-from pixelis_jax.data.importers.base import Place, Refusal, quoted
+from pixelis_jax.data.importers import picture_values, visual_cot
+from pixelis_jax.data.importers.base import Place, Refusal, printable, quoted
 from pixelis_jax.types import UserError
 
 FOLDER = "images"
 MISSING = "no such image; --image_root names another folder to look in"
 _STAGED = ".import"  # holds the bytes of pictures that came inside records until they are checked
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # an EXIF tag, and its values that swap the sides
+_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 # How a file begins -> the ending it gets. WebP is told by its bytes 8 to 12.
 _MAGIC = {
     b"\x89PNG": ".png",
@@ -56,6 +57,7 @@ class Pictures:
         self._check, self._keep_paths = check, keep_paths
         self._roots = [folder.resolve() for folder in (root, *self._first)]
         self._seen: dict[Path, Picture] = {}
+        self._names: dict[Path, dict[str, str]] = {}  # of folders that lack a picture, by their small letters
         self._added: list[Path] = []
         self.kept: set[str] = set()
 
@@ -123,6 +125,11 @@ class Pictures:
 
     def _find(self, names: tuple[str, ...], place: Place, field: str) -> Path:
         """The real file of a path, inside one of the roots; `names` are ways to read it. Raises Refusal."""
+        if visual_cot.SIGN in names[0]:
+            reason = (
+                f"a region behind {visual_cot.SIGN} (Visual-CoT), and no dialogue of question, box, crop and answer"
+            )
+            raise Refusal(place.where, field, f"{reason}; leave this picture out", quoted(names[0]))
         outside = False
         folders = dict.fromkeys((*self._first, place.file.parent, self._root))
         for folder, name in itertools.product(folders, names):
@@ -138,7 +145,21 @@ class Pictures:
         if outside:
             reason = "leaves the data folder; name the folder of the images with --image_root"
             raise Refusal(place.where, field, reason, quoted(names[0]))
-        raise Refusal(place.where, field, MISSING, quoted(names[0]))
+        near = next((near for folder in folders for name in names if (near := self._near(folder / name))), "")
+        raise Refusal(place.where, field, MISSING, quoted(names[0]) + (f"; there is {quoted(near)}" if near else ""))
+
+    def _near(self, file: Path) -> str:
+        """The name of a picture in the same folder that differs from a file's in case or ending alone; else ""."""
+        folder = file.parent
+        if folder not in self._names:
+            try:
+                found = os.listdir(folder) if folder.is_dir() else []
+            except (OSError, ValueError):
+                found = []
+            self._names[folder] = {name.lower(): name for name in found}
+        there, stem = self._names[folder], file.stem.lower()
+        names = (file.name.lower(), *(stem + ending for ending in _ENDINGS))
+        return next((there[name] for name in names if name in there), "")
 
     def _examined(self, file: Path, place: Place, field: str, shown: str = "") -> Picture:
         """Raises Refusal for what is no picture that can be shown."""
@@ -165,7 +186,7 @@ class Pictures:
 
 def _ending(file: Path) -> str:
     """A file in an error: the end of its name, which says most."""
-    return ascii(str(file)[-120:])[1:-1]
+    return printable(str(file)[-120:])
 
 
 def _digest(file: Path) -> tuple[str, str]:

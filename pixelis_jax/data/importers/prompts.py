@@ -5,6 +5,7 @@ from typing import Any
 
 from pixelis_jax.data.cota import UNANSWERED
 from pixelis_jax.data.importers import (
+    answer_types,
     box_frames,
     calls,
     choices,
@@ -31,6 +32,7 @@ from pixelis_jax.data.importers.fields import (
 )
 from pixelis_jax.types import UserError
 
+_BOXES = ("bbox", "box", "bboxes", "boxes", "bbox_2d", "bounding_box")
 QUESTIONS = (*messages.ASKED, *messages.MESSAGES)
 
 
@@ -74,7 +76,7 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
     made = base_record(record, place, context, used)
     frame = found.frame if found else ""
     seen = Seen(pictures, film, 1, frame, images[-1] if accepted else 0, bool(images[0]), box_frames.said(record))
-    answer_type = record.get("answer_type")
+    answer_type = answer_types.of_record(record)
     all_of = gold_values.needs_all(given, question, answer_type)
     if not all_of and not listed.texts:
         gold_values.note_lists(given, context)
@@ -98,6 +100,8 @@ def refuse_unanswered(record: Record, used: set[str], place: Place, *, allowed: 
     """Raises Refusal for a question without an answer, unless that is allowed and no other field may hold one."""
     if holder := gold.may_hold(record, used):
         reason = "missing or empty, and another field may hold it: rename that to answer, or leave it out"
+        if holder.rpartition(".")[2].lower() in _BOXES:
+            reason = f"{reason}; if it is x, y, width, height, add bbox_format xywh"
         raise Refusal(place.where, "answer", reason, quoted(holder))
     if not allowed:
         raise Refusal(place.where, "answer", "missing or empty; a question needs one, or --unanswered")

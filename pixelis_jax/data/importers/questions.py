@@ -25,7 +25,7 @@ def typed(asked: Asked, seen: Seen, place: Place, context: Context, tools: Colle
     worded, has_boxes = _worded(asked, seen, place, context, tools)
     seen = dataclasses.replace(seen, has_boxes=has_boxes or seen.has_boxes)
     box_answers.refuse_others(worded, place)
-    is_box = box_answers.is_box(worded, context)
+    is_box = box_answers.is_box(worded, seen, context)
     if is_box:
         worded, seen = box_answers.settled(worded, seen, place, context)
         worded = dataclasses.replace(worded, answer_type="iou")

@@ -23,6 +23,9 @@ _BACK = re.compile(
     r"\b(?:it|its|it's|they|them|their|theirs|he|him|his|she|her|hers|that|those|these|former|latter|previous(?:ly)?"
     r"|above|earlier|same|another|also|again|instead|too|your|other ones?|this(?! (?:image|picture|photo|figure"
     r"|chart|graph|diagram|scene|screenshot|table|page|document|map|drawing|video|frame|shot|painting)))\b"
+    r"|它|他们|她|那(?:个|些|么|里|边|只|辆|人|是|，|,|呢)|这(?:个|些|只|辆|人)(?!图)|呢\W*$|其中|上述|上面(?:的|说|提)|刚才|前面(?:的|说|提)"
+    r"|还有|另外|另一|^\W*(?:那|为什么|真的|你确定|所以|然后|但是|第[二三四]个)|それ|その(?!画像|写真)|그것|그(?:는|녀)"
+    r"|^\W*(?:¿?[Yy]|[Ee]t|[Uu]nd)\b"
     r"|^\W*(?:and|but|so|then|or|what about|how about|how so|why|really|are you sure|explain|which one|what else)\b",
     re.IGNORECASE,
 )

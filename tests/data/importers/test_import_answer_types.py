@@ -86,3 +86,82 @@ def test_decimals_that_are_compared_are_a_tolerance(bring, score):
     record = ASKED | {"answer": "1.2", "answer_type": "float", "precision": 1.0}
     (sample,), refused, _ = bring(record)
     assert refused == [] and [score(sample, said) for said in ("1.2", "1.24", "1.16", "1.3")] == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Which section?", "2.10"),
+        ("What chapter is it?", "3.10"),
+        ("Which aisle?", "7 K"),
+        ("What is the address?", "12"),
+        ("What is the gate?", "5 C"),
+        ("What is the seat number of the lady?", "12"),
+        ("Which building number?", "7"),
+    ],
+)
+def test_numbers_of_things_are_names(bring, question, answer):
+    (sample,), _, _ = bring({"image": "a.png", "question": question, "answer": answer})
+    assert (sample.answer_type, sample.answer) == ("exact", answer)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What is the height of the building?", "25.5"),
+        ("What is the area of section A?", "12 cm"),
+        ("What is the width of the room?", "3.20 m"),
+        ("How many rooms are there?", "3"),
+        ("What is the price of the seat?", "12"),
+        ("What is the room temperature?", "21"),
+    ],
+)
+def test_measures_of_things_are_numbers(bring, question, answer):
+    (sample,), _, _ = bring({"image": "a.png", "question": question, "answer": answer})
+    assert sample.answer_type == "numeric"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "According to the picture, is it red?",
+        "In this image, are there cats?",
+        "Based on the chart, does it rise?",
+        "图中是红色吗？",
+        "图中是否有猫？",
+    ],
+)
+@pytest.mark.parametrize(("bit", "word"), [("0", "no"), ("1", "yes"), (1, "yes")])
+def test_bits_of_questions_whether(bring, score, question, bit, word):
+    (sample,), _, _ = bring({"image": "a.png", "question": question, "answer": bit})
+    assert (sample.answer_type, score(sample, word), score(sample, str(bit))) == ("exact", 1, 1)
+
+
+@pytest.mark.parametrize(
+    "question", ["In 2010, how many are there?", "According to the chart, what is it?", "Is it 1 or 0?"]
+)
+def test_bits_of_other_questions_are_numbers(bring, question):
+    (sample,), _, _ = bring({"image": "a.png", "question": question, "answer": "1"})
+    assert sample.answer_type == "numeric"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (["It is a cat.", "It is red."], "It is a cat.\nIt is red."),
+        ({"title": "Cats", "text": "It is a cat."}, "It is a cat."),
+        ({"contexts": ["It is", "a cat."], "labels": ["x"]}, "It is\na cat."),
+        (" It is. ", "It is."),
+    ],
+)
+def test_a_context_in_any_shape_stands_in_front(bring, given, shown):
+    (sample,), _, job = bring({"image": "a.png", "question": "What?", "answer": "red", "context": given})
+    assert sample.question == f"{shown}\nWhat?"
+    assert job.counts.notes["context put in front of the question"] == 1
+
+
+@pytest.mark.parametrize("given", [[{"x": 1}], {"x": "It is."}, 5])
+def test_a_context_of_no_known_shape_is_counted(bring, given):
+    (sample,), _, job = bring({"image": "a.png", "question": "What?", "answer": "red", "context": given})
+    assert sample.question == "What?"
+    assert job.counts.notes["context is not part of the question; put it there if it is needed"] == 1

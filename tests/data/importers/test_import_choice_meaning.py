@@ -87,7 +87,7 @@ def test_a_count_is_no_choice(bring):
     assert (sample.question, sample.answer_type) == (question, "numeric")
     (sample,), _, job = bring(ASKED | {"question": "Is it (1) red (2) blue?", "answer": "2"})
     assert sample.answer_type == "numeric"
-    assert job.counts.notes["answers like 2 to a question that lists (1), (2), ...: numbers, not choices"] == 1
+    assert job.counts.notes["questions that list (1), (2), ..., and whose answer is a number or another text"] == 1
 
 
 def test_an_answer_that_is_no_listed_choice_is_refused(bring, refusal):
@@ -151,3 +151,121 @@ def test_a_dialogue_that_names_one_of_all_right_choices_is_wrong(bring, said, ki
     ]
     (sample,), refused, _ = bring({"image": "a.png", "messages": messages, "answer": "A, C"})
     assert refused == [] and sample.sample_type == kind and sample.metadata["needs_all"]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "letter"),
+    [
+        ("什么？①红 ②蓝", "②", "B"),
+        ("什么？①红 ②蓝", "2", "B"),
+        ("什么？①红 ②蓝 ③绿", "蓝", "B"),
+        ("Which? (i) red (ii) blue", "ii", "B"),
+        ("Which?\ni. red\nii. blue\niii. green", "(ii)", "B"),
+        ("Which? (1) red (2) blue", "(2)", "B"),
+        ("Which?\na) red\nb) blue", "b", "B"),
+        ("Which? a) red b) blue", "b)", "B"),
+        ("Which?\n**A.** red\n**B.** blue", "B", "B"),
+        ("Which?\n**A. red**\n**B. blue**", "blue", "B"),
+        ("Which?\n- A. red\n- B. blue", "B", "B"),
+    ],
+)
+def test_more_ways_to_list_choices(bring, score, question, answer, letter):
+    (sample,), _, _ = bring({"image": "a.png", "question": question, "answer": answer})
+    assert (sample.answer_type, sample.answer) == ("choice", letter)
+    assert [choice.strip("*") for choice in sample.choices][:2] in (["red", "blue"], ["红", "蓝"])
+    assert score(sample, sample.choices[1]) == 1 and score(sample, "A") == 0
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "kind"),
+    [
+        ("(1) How many cats? (2) How many dogs?", "3", "numeric"),
+        ("What is it? (1) red (2) blue", "2", "numeric"),
+        ("What is it? (1) red (2) blue", "green", "exact"),
+        ("Read (i) the title and (ii) the year.", "Cats, 1999", "exact"),
+    ],
+)
+def test_numbers_that_are_no_choices(bring, question, answer, kind):
+    (sample,), _, job = bring({"image": "a.png", "question": question, "answer": answer})
+    assert (sample.answer_type, sample.question) == (kind, question)
+    note = "questions that list (1), (2), ..., and whose answer is a number or another text"
+    assert job.counts.notes[note] == 1
+
+
+THREE = {"image": "a.png", "question": "What?", "choices": ["cat", "dog", "bird"]}
+
+
+@pytest.mark.parametrize(
+    ("first", "answers"),
+    [(0, ([0, 2], "[0, 2]", ["0", "2"])), (1, ([1, 3], "[1, 3]", ["1", "3"]))],
+)
+def test_several_numbers_of_choices(bring, first, answers):
+    records = [THREE | {"id": i, "answer": answer} for i, answer in enumerate(answers)]
+    samples, refused, _ = bring(*records, THREE | {"id": 9, "answer": first + 1})
+    assert refused == [] and [sample.answer for sample in samples] == ["A, C"] * 3 + ["B"]
+
+
+def test_several_numbers_that_tell_no_start_are_refused(refusal):
+    assert "say --answer_index=0|1" in refusal(THREE | {"answer": [1, 2]})
+
+
+def test_several_letters_are_decided_by_the_file_too(bring):
+    odd = {"image": "a.png", "question": "Which?", "choices": ["B", "A", "C"]}
+    samples, refused, _ = bring(*(odd | {"id": i, "answer": answer} for i, answer in enumerate(("A, C", ["A", "C"]))))
+    assert samples == [] and len(refused) == 2 and all("say --answer_letter" in line for line in refused)
+    plain = {"image": "a.png", "question": "What?", "choices": ["D", "E", "F"], "answer": ["A", "C"]}
+    samples, refused, _ = bring(plain, *(odd | {"id": i, "answer": a} for i, a in enumerate(("A, C", ["A", "C"]))))
+    assert refused == [] and [sample.answer for sample in samples] == ["A, C"] * 3
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"question_type": "multi-select"},
+        {"type": "多选"},
+        {"multi_answer": True},
+        {"question_type": "Checkbox"},
+        {"answer_type": "multi_select"},
+    ],
+)
+def test_what_a_record_says_of_several_answers(bring, score, more):
+    (sample,), _, _ = bring(THREE | {"answer": "AC"} | more)
+    assert sample.metadata["needs_all"] and (score(sample, "A"), score(sample, "A, C")) == (0, 1)
+
+
+@pytest.mark.parametrize("more", [{"question_type": "multiple choice"}, {"multi_answer": False}, {"type": 3}])
+def test_other_words_ask_for_one(bring, score, more):
+    (sample,), _, _ = bring(THREE | {"answer": "AC"} | more)
+    assert "needs_all" not in sample.metadata and score(sample, "A") == 1
+
+
+def test_all_choices_may_be_right_where_each_must_be_named(bring, refusal, score):
+    all_of = THREE | {"question": "Select all that apply.", "answer": ["A", "B", "C"]}
+    (sample,), _, _ = bring(all_of)
+    assert (score(sample, "A, B, C"), score(sample, "A, B")) == (1, 0)
+    assert "any answer would be right" in refusal(all_of | {"question": "What?"})
+
+
+def test_a_type_of_numbers_beside_choices_is_that_of_their_texts(bring):
+    numbers = THREE | {"choices": ["3", "4", "5"], "answer": "4"}
+    (one, other), _, _ = bring(numbers | {"answer_type": "integer"}, numbers | {"answer_type": "numeric", "id": 2})
+    assert (one.answer_type, one.answer, other.answer_type, other.answer) == ("choice", "B", "numeric", "4")
+
+
+@pytest.mark.parametrize("nothing", ["nan", "NaN", "<NA>", None, float("nan"), " "])
+def test_texts_that_stand_for_nothing_in_tables(bring, nothing):
+    (one, other), _, _ = bring(
+        {"image": "a.png", "question": "What?", "A": "cat", "B": "dog", "C": nothing, "answer": "A"},
+        {"image": "a.png", "question": "Where?", "options": ["cat", "dog", nothing], "answer": "A"},
+    )
+    assert [*one.choices] == [*other.choices] == ["cat", "dog"]
+
+
+def test_none_is_a_choice(bring):
+    (sample,), _, _ = bring(THREE | {"choices": ["cat", "dog", "None"], "answer": "None"})
+    assert [*sample.choices] == ["cat", "dog", "None"] and sample.answer == "C"
+
+
+def test_initials_of_people_are_no_letters_of_choices(bring):
+    (sample,), _, _ = bring(THREE | {"choices": ["G. Washington", "A. Lincoln"], "answer": "A. Lincoln"})
+    assert ([*sample.choices], sample.answer) == (["G. Washington", "A. Lincoln"], "B")

@@ -1,0 +1,150 @@
+"""Refusals name the true cause, and what to do; what can be read surely is read instead."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pixelis_jax.data.importers import base, visual_cot
+
+ASKED = {"image": "a.png", "question": "What is it?"}  # a.png is 200 x 100
+CROP = "a.png###[10, 20, 60, 70]"
+HELP = " Please provide the bounding box coordinate of the region that can help you answer the question better."
+
+
+def said(*texts):
+    """Messages in turn."""
+    return [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(texts)]
+
+
+def test_a_dialogue_of_visual_cot_is_a_zoom(bring):
+    talk = said(f"<image>\nWhat colour is it?{HELP}", "[0.050, 0.200, 0.300, 0.700]", "<image>", "red")
+    (sample,), _, job = bring({"image": ["a.png", CROP], "conversations": talk})
+    (step,) = sample.trajectory
+    assert (step.action, step.parameters) == ("ZOOM_IN", {"bbox_2d": [10, 20, 60, 70]})
+    assert (sample.question, sample.answer, len(sample.image_paths)) == ("What colour is it?", "red", 1)
+    assert job.counts.notes[visual_cot.NOTE] == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"image": CROP, "answer": "red"},
+        {"image": ["a.png", CROP], "answer": "red"},
+        {"image": ["a.png", CROP], "conversations": said("<image>\nWhat?", "red", "<image>", "a cup")},
+        {
+            "image": ["a.png", "b.png###[1, 2, 3, 4]"],
+            "conversations": said("<image>\n?", "[1, 2, 3, 4]", "<image>", "a"),
+        },
+        {"image": ["a.png", CROP], "conversations": said("<image>\nWhat?", "[1, 2, 3, 4]", "<image> Why?", "a cup")},
+    ],
+)
+def test_other_regions_in_names_of_pictures_are_refused(refusal, more):
+    assert "a region behind ### (Visual-CoT)" in refusal(ASKED | more)
+
+
+@pytest.mark.parametrize("field", ["reward_model", "extra_info"])
+def test_an_answer_in_json_text_is_read(bring, field):
+    inside = json.dumps({"ground_truth": "red", "style": "rule"})
+    (sample,), _, _ = bring(ASKED | {field: inside})
+    assert sample.answer == "red"
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]", '"red"', "rule"])
+def test_other_text_in_its_place_is_no_answer(refusal, text):
+    assert "answer: missing or empty" in refusal(ASKED | {"reward_model": text})
+
+
+@pytest.mark.parametrize("name", ["chosen", "chosen_response", "preferred"])
+def test_preferences_are_named(refusal, name):
+    told = refusal(ASKED | {name: "red", "rejected": "blue"})
+    assert "another field may hold it: rename that to answer" in told and f"({name})" in told
+
+
+@pytest.mark.parametrize("name", ["bbox", "bboxes", "box", "bbox_2d"])
+def test_a_box_without_an_answer_names_its_format(bring, refusal, name):
+    assert "rename that to answer" in refusal(ASKED | {name: [150, 20, 40, 50]})
+    assert "add bbox_format xywh" in refusal(ASKED | {name: [150, 20, 40, 50]})
+    (sample,), _, _ = bring(ASKED | {"answer": [150, 20, 40, 50], "bbox_format": "xywh"})  # as it is told
+    assert sample.answer == "[150, 20, 190, 70]"
+
+
+def test_a_question_before_the_first_picture(bring):
+    talk = said("Hello", "hi", "<image>What is it?", "red")
+    (sample,), (told,), _ = bring({"image": "a.png", "conversations": talk})
+    assert sample.answer == "red" and "question 1: image: no picture is shown before this question" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("A.PNG", "a.png"), ("a.jpg", "a.png"), ("a.JPEG", "a.png"), ("A", "a.png"), ("b.png", ""), ("none/a.png", "")],
+)
+def test_a_picture_with_nearly_the_same_name_is_named(refusal, name, near):
+    told = refusal(ASKED | {"image": name, "answer": "red"})
+    assert "image: no such image" in told and ("; there is a.png" in told) == bool(near)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("（绿色）", "（绿色）"),
+        ("a\nb\tc\x1b[31m", r"a\nb\tc\x1b[31m"),
+        ("\ud800x", r"\ud800x"),
+        (["é"], "['é']"),
+        ("x" * 100, "x" * 60),
+        ("a\u202eb", r"a\u202eb"),
+    ],
+)
+def test_what_others_wrote_is_shown_in_one_line(value, shown):
+    assert base.quoted(value) == shown
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8", "latin-1"])
+def test_any_console_can_show_it(data, tmp_path, encoding):
+    records = [
+        ASKED | {"question": "什么？", "answer": "红"},
+        ASKED | {"question": "什么？\nA、红\nB、蓝", "answer": "绿"},
+    ]
+    (data / "r.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    command = [
+        sys.executable,
+        "-m",
+        "pixelis_jax.cota",
+        "import",
+        f"--input={data / 'r.jsonl'}",
+        f"--out={tmp_path / 'o'}",
+    ]
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=1800)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    assert ("什么" in done.stdout.decode(encoding)) == (encoding == "utf-8")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "那它是什么颜色？",
+        "第二个呢？",
+        "为什么？",
+        "其中哪个最大？",
+        "还有别的吗？",
+        "それは何色ですか？",
+        "¿Y el otro?",
+        "Et à droite ?",
+    ],
+)
+def test_questions_that_refer_back_keep_what_was_said(bring, text):
+    talk = said("<image>左边是什么？", "猫", text, "红色")
+    (_, sample), _, _ = bring({"image": "a.png", "conversations": talk})
+    assert sample.question == f"Earlier in this dialogue:\nQuestion: 左边是什么？\nAnswer: 猫\n\nQuestion: {text}"
+
+
+@pytest.mark.parametrize(
+    "text", ["这张图里有几只狗？", "图中右边是什么？", "右边是什么颜色？", "¿Qué hay a la derecha?", "Que voit-on ?"]
+)
+def test_questions_about_the_picture_stand_alone(bring, text):
+    talk = said("<image>左边是什么？", "猫", text, "红色")
+    (_, sample), _, _ = bring({"image": "a.png", "conversations": talk})
+    assert sample.question == text
