@@ -139,6 +139,15 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
+def without_nan(value: Any) -> Any:
+    """A record with null for NaN, which tables have where there is nothing."""
+    if isinstance(value, dict):
+        return {name: without_nan(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [without_nan(item) for item in value]
+    return None if value != value else value
+
+
 def leftovers(record: Mapping[str, Any], used: set[str]) -> Record:
     """The fields that no importer reads, as JSON values; nulls and raw bytes are left out."""
     kept = {name: _without_bytes(value) for name, value in record.items() if name not in used and value is not None}

@@ -169,6 +169,9 @@ def _ordered(asked: Asked, seen: Seen, place: Place, context: Context) -> tuple[
     found = fields or words or box_words.order_of(context.options.box_format)
     if all(map(_NAMED_NUMBERS.search, asked.accepted)):
         return CORNERS, asked
+    if found is None and any('"box_2d"' in answer for answer in asked.accepted):
+        reason = "box_2d, which Gemini writes as y1, x1, y2, x2 in thousandths: say bbox_format and answer_frame"
+        raise Refusal(place.where, "answer", reason, quoted(asked.accepted[0]))
     if found is None:
         if context.boxes(place) == box_habits.OPEN:
             reason = "four numbers, and those of the file are not all x1, y1, x2, y2: say --box_format, or bbox_format"

@@ -10,6 +10,7 @@ from typing import Any
 from pixelis_jax.answers.choices import LETTERS
 from pixelis_jax.data.importers import choices_in_text
 from pixelis_jax.data.importers.base import Place, Refusal, first_of, is_number, quoted
+from pixelis_jax.data.importers.gold import NOTHING
 
 NAMES = ("choices", "options", "choice", "answer_choices", "option", "option_list", "choice_list", "candidates")
 _COLUMN = re.compile(r"(?:choice|option|opt|op|candidate)[_ ]?([A-Za-z]|\d{1,2})", re.IGNORECASE)
@@ -144,7 +145,7 @@ def _filled(values: Sequence[Any]) -> list[Any]:
 
 def _is_empty(value: Any) -> bool:
     """Null, an empty text, or NaN, which stands for null in tables, also as a text."""
-    return value is None or value != value or (isinstance(value, str) and value.strip() in ("", "nan", "NaN", "<NA>"))
+    return value is None or value != value or (isinstance(value, str) and value.strip() in NOTHING)
 
 
 def _columns(record: Mapping[str, Any], place: Place) -> tuple[Choices, set[str]]:

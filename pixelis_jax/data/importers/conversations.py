@@ -20,6 +20,7 @@ from pixelis_jax.data.importers import (
     choices_in_text,
     chosen,
     gold,
+    gold_texts,
     gold_values,
     marks,
     messages,
@@ -269,6 +270,8 @@ def _conclusion(text: str, truth: list[str], options: Sequence[str], *, calm: bo
         rest = f"{text[:start].removesuffix('$')}{answer}{text[end:].removeprefix('$')}"
     elif truth and not (calm and _is_short(text) and _is_answer(text, truth, options)):
         answer, rest = truth[0], text
+    elif concluded := gold_texts.concluded(text):
+        answer, rest = gold_values.bare(concluded[1]), concluded[0]
     elif calm and _is_short(text):
         answer, rest = gold_values.bare(text), ""
     else:

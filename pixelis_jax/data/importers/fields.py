@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pixelis_jax.data.cota import OWN_TYPE
-from pixelis_jax.data.importers import answer_types, picture_values, task_types
+from pixelis_jax.data.importers import answer_types, gold, picture_values, task_types
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, is_number, quoted
 from pixelis_jax.data.importers.pictures import MISSING, Picture
 
@@ -113,7 +113,7 @@ def _context_text(value: Any) -> str | None:
         _, value = first_of(value, ("text", "contexts", "context", "passage", "content"))
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         return "\n".join(item.strip() for item in value if item.strip())
-    return value.strip() if isinstance(value, str) else None
+    return ("" if value.strip() in gold.NOTHING else value.strip()) if isinstance(value, str) else None
 
 
 def note_context(record: Mapping[str, Any], used: set[str], context: Context) -> None:

@@ -24,6 +24,7 @@ ANSWERS = (
     *("answer_index", "answer_idx", "correct_index", "correct_idx", "answer_text", "direct_answers", "target"),
     *("reward_model.ground_truth", "extra_info.answer", "extra_info.ground_truth", "reward_model.answer"),
 )
+NOTHING = ("", "nan", "NaN", "<NA>", "null", "NULL")  # texts that stand for nothing
 # Words in the name of a field that may hold an answer.
 _HOLDS = re.compile(
     r"answer|response|output|correct|gold|truth|target|label|solution|completion|reply|reference|expected|bbox|boxes"
@@ -40,8 +41,8 @@ def answer_of(record: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether there is nothing in the place of an answer."""
-    return value is None or value in ([], {}) or (isinstance(value, str) and not value.strip())
+    """Whether there is nothing in the place of an answer; tables have "nan" there."""
+    return value is None or value in ([], {}) or value != value or (isinstance(value, str) and value.strip() in NOTHING)
 
 
 def may_hold(record: Mapping[str, Any], read: set[str]) -> str:

@@ -11,7 +11,8 @@ from pixelis_jax.answers import text as texts
 from pixelis_jax.data.importers.base import Place, Refusal, cut_out, is_number, quoted
 
 _HASHES = re.compile(r"(?:^|\n|\s)####[ \t]*(\S[^\n]*)\s*$")  # GSM8K
-_TAGS = ("answer", "ANSWER", "CONCLUSION", "conclusion", "final_answer")
+_CONCLUSIONS = ("CONCLUSION", "conclusion")
+_TAGS = ("answer", "ANSWER", *_CONCLUSIONS, "final_answer")
 _THOUGHTS = ("think", "thinking", "thought", "reasoning", "THINK")
 _FINAL = re.compile(
     r"(?:^|[\n.!?。]\s*)(?:#+\s*)?(\*\*|__)?(?:(?:so|thus|hence|therefore)\s*,?\s+)?(?:the\s+)?"
@@ -41,12 +42,24 @@ def inside(text: str, place: Place, field: str) -> str:
         raise Refusal(place.where, field, r"several \boxed{}; leave the one that is the answer", quoted(found))
     if len(boxed) > 1 and len({*boxed}) == 1:
         return next(part for _, _, part in texts.boxes_in(found))
-    if hashes := _HASHES.search(found):
+    final = None if boxed else concluded(found)
+    if final is None and (hashes := _HASHES.search(found)):
         return hashes[1].strip()
-    final = None if boxed else _FINAL.search(found)
+    return final[1] if final else found
+
+
+def concluded(text: str) -> tuple[str, str] | None:
+    """(what stands in front, answer) of a text that ends in <CONCLUSION>, in `#### 5` or in "The answer is 5"."""
+    for tag in _CONCLUSIONS:
+        before, tagged = cut_out(text, tag)
+        if tagged and tagged[-1].strip():
+            return before.strip(), tagged[-1].strip()
+    if hashes := _HASHES.search(text):
+        return text[: hashes.start()].strip(), hashes[1].strip()
+    final = _FINAL.search(text)
     if final and len(final[2]) <= LONGEST and texts.unwrap(final[2]):
-        return final[2]
-    return found
+        return (text.strip() if text[: final.start()].strip() else ""), final[2]
+    return None
 
 
 def parts(text: str) -> tuple[list[str], bool]:

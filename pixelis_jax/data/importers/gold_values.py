@@ -33,7 +33,7 @@ def plain(value: Any, place: Place, field: str) -> list[str]:
     if (people := annotators.votes(value)) is not None:
         value = annotators.accepted(people, place, field)
     value = _unpacked(value) if not isinstance(value, str) or len(value) <= LONGEST else value
-    if isinstance(value, Mapping) and boxes.four(value) is not None and not {*boxes.NAMES} & {*value}:
+    if isinstance(value, Mapping) and boxes.four(value) is not None and not {*boxes.NAMES} - {"box_2d"} & {*value}:
         return [json.dumps(value)]  # its names say what the numbers are
     box = None if isinstance(value, str) else boxes.four(value)
     if box is not None:

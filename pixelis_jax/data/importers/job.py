@@ -18,7 +18,7 @@ from typing import IO, Any
 from pixelis_jax import __version__
 from pixelis_jax.data import cota
 from pixelis_jax.data.importers import FORMATS, box_habits, marks, numbering, prompts
-from pixelis_jax.data.importers.base import Context, Options, Place, Record, Refusal, kind_of, quoted
+from pixelis_jax.data.importers.base import Context, Options, Place, Record, Refusal, kind_of, quoted, without_nan
 from pixelis_jax.data.importers.pictures import Picture, Pictures
 from pixelis_jax.data.importers.sources import SAMPLES, Source, check_packages, discover, read
 from pixelis_jax.data.importers.summary import Answers, Drawn
@@ -241,7 +241,6 @@ class Import:
             raise Refusal(place.where, "record", "must be a JSON object")
         if all(value is None for value in record.values()):
             raise Refusal(place.where, "record", "has no values")
-        name = self._format(record, place)
         used: list[Picture] = []
         notes: Counter[str] = Counter()
 
@@ -251,6 +250,8 @@ class Import:
 
         context = Context(self.options, look, notes, *self.habits)
         try:
+            record = without_nan(record)
+            name = self._format(record, place)
             return name, FORMATS[name].convert(record, place, context), used, notes
         except BaseException as error:
             for picture in used:

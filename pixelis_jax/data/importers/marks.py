@@ -16,7 +16,8 @@ IMAGE = "<image>"
 _PADS = r"(?:<\|(?:image|video)_pad\|>)"
 _PICTURE = (
     rf"<\|vision_start\|>\s{{0,9}}{_PADS}*\s{{0,9}}<\|vision_end\|>|{_PADS}+"
-    r"|<img>[^<>]{0,300}</img>|<img>\s{0,9}<ImageHere>\s{0,9}</img>|<im_start>\s{0,9}<image>\s{0,9}<im_end>"
+    r"|(?:Picture \d{1,3}:[ \t]?)?<img>[^<>]{0,300}</img>|<img>\s{0,9}<ImageHere>\s{0,9}</img>"
+    r"|<im_start>\s{0,9}<image>\s{0,9}<im_end>"
     r"|<\|?(?:image|img|picture|video)[ _:#-]?(?P<number>\d{0,4})\|?>"
     r"|<\|?(?:image|img|video)_?(?:placeholder|token|here|soft_token)\|?>|<start_of_image>|\[IMG\]"
 )
@@ -48,7 +49,7 @@ _BOXED = re.compile(
     rf"<\|box_start\|>({_SIGNS})<\|box_end\|>|<box>({_SIGNS})</box>|<bbox>({_SIGNS})</bbox>"
     rf"|<\|bbox\|>({_SIGNS})<\|/bbox\|>|<BBOX>({_SIGNS})</BBOX>"
 )
-_PATH = re.compile(r"<img>([^<>]*)</img>", re.IGNORECASE)
+_PATH = re.compile(r"(?:Picture \d{1,3}:[ \t]?)?<img>([^<>]*)</img>", re.IGNORECASE)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _CLOSED = (".", "?", "!", ":", "。", "？", "\n")
 

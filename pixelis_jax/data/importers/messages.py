@@ -18,6 +18,8 @@ MESSAGES = (
     "dialog",
     "qa_pairs",
     "qas",
+    "qa",
+    "question_answers",
 )
 ASKED = ("question", "problem", "query", "prompt", "text", "instruction", "user_prompt")
 MORE = "input"  # behind Alpaca's instruction

@@ -128,7 +128,7 @@ SETS = {
                 "Picture 1: <img>a.png</img>\nWhere is the cat?", "<ref>the cat</ref><box>(10,20),(60,70)</box>"
             ),
         },
-        ("Picture 1: image 1\nWhere is the cat?", "[10, 20, 60, 70]", "iou"),
+        ("Where is the cat?", "[10, 20, 60, 70]", "iou"),
     ),
     "VLM-R1": (
         {"image": "a.png", "problem": "Where is the cat?", "solution": "<answer>[10, 20, 60, 70]</answer>"},

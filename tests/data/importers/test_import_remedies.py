@@ -148,3 +148,63 @@ def test_questions_about_the_picture_stand_alone(bring, text):
     talk = said("<image>左边是什么？", "猫", text, "红色")
     (_, sample), _, _ = bring({"image": "a.png", "conversations": talk})
     assert sample.question == text
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "thought"),
+    [
+        ("Because of the sum.\nThe answer is 5.", "5", "Because of the sum.\nThe answer is 5."),
+        ("We add them.\n#### 7", "7", "We add them."),
+        ("<SUMMARY> a </SUMMARY>\n<CONCLUSION> red </CONCLUSION>", "red", "<SUMMARY> a </SUMMARY>"),
+        ("The answer is 5.", "5", None),
+    ],
+)
+def test_a_last_message_that_concludes(bring, text, answer, thought):
+    (sample,), _, _ = bring({"image": "a.png", "conversations": said("<image>What is it?", text)})
+    assert (sample.answer, [step.thought for step in sample.trajectory]) == (answer, [thought] if thought else [])
+
+
+@pytest.mark.parametrize("text", ["<think>hm</think> red", "It is long.\nAnd there is more."])
+def test_a_last_message_without_an_answer_is_refused(refusal, text):
+    assert "marks no answer" in refusal({"image": "a.png", "conversations": said("<image>Describe it.", text)})
+
+
+@pytest.mark.parametrize("nothing", ["nan", "NaN", "null", "<NA>", float("nan"), " "])
+def test_what_stands_for_nothing_in_tables_is_no_answer(bring, refusal, nothing):
+    assert "answer: missing or empty" in refusal(ASKED | {"answer": nothing})
+    (sample,), _, _ = bring(ASKED | {"answer": nothing, "label": "red", "hint": nothing})
+    assert (sample.question, sample.answer) == ("What is it?", "red")
+
+
+@pytest.mark.parametrize("word", ["None", "N/A", "Nancy", "0"])
+def test_words_that_may_be_answers_are_kept(bring, word):
+    (sample,), _, _ = bring(ASKED | {"answer": word})
+    assert sample.answer == word
+
+
+@pytest.mark.parametrize("name", ["qa", "qas", "qa_pairs", "question_answers"])
+def test_lists_of_questions_about_one_picture(bring, name):
+    pairs = [{"question": "How many dogs?", "answer": "2"}, {"question": "What colour?", "answer": "red"}]
+    samples, _, _ = bring({"image": "a.png", name: pairs})
+    assert [(sample.question, sample.answer) for sample in samples] == [(p["question"], p["answer"]) for p in pairs]
+
+
+def test_qwen_names_its_pictures(bring):
+    (sample,), _, _ = bring({"conversations": said("Picture 1: <img>a.png</img>\nWhat is it?", "red")})
+    assert (sample.question, len(sample.image_paths)) == ("What is it?", 1)
+
+
+def test_geminis_boxes_have_their_own_order(bring, refusal):
+    box = {
+        "image": "a.png",
+        "question": "Detect the cup.",
+        "answer": '[{"box_2d": [100, 50, 600, 700], "label": "cup"}]',
+    }
+    assert "box_2d, which Gemini writes as y1, x1, y2, x2" in refusal(box)
+    (sample,), _, _ = bring(box | {"bbox_format": "yxyx", "answer_frame": "norm1000"})
+    assert (sample.answer, sample.metadata) == ("[50, 100, 700, 600]", {"answer_frame": "norm1000"})
+
+
+def test_columns_without_a_value_do_no_harm(bring):
+    (sample,), _, _ = bring(ASKED | {"answer": "red", "score": float("nan"), "metadata": {"x": float("nan"), "y": [1]}})
+    assert sample.metadata == {"x": None, "y": [1]}
