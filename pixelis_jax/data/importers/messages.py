@@ -1,7 +1,9 @@
 """Dialogues as other data write them, in one form: messages with roles, pairs of question and answer, histories."""
 
+import ast
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +22,8 @@ MESSAGES = (
     "qas",
     "qa",
     "question_answers",
+    "contents",
+    "message",
 )
 ASKED = ("question", "problem", "query", "prompt", "text", "instruction", "user_prompt")
 MORE = "input"  # behind Alpaca's instruction
@@ -37,6 +41,11 @@ _PAIRS = (
     *(("user", "assistant"), ("human", "gpt"), ("human", "assistant"), ("question", "answer"), ("query", "response")),
     *(("input", "output"), ("prompt", "response"), ("prompt", "completion"), ("instruction", "output")),
 )
+_GEMINI = ("inline_data", "inlineData", "file_data", "fileData")  # parts with a picture
+_WORDS = ("text", "input_text", "output_text")  # types of parts that are text
+_SAYING = ("content", "value")  # where such a part has it that has no `text`
+_SPOILT = re.compile(r"\s*(?:array\()?\[?\s*\{\s*['\"](?:role|from|speaker|content|value)['\"]\s*:")
+_LISTED = re.compile(r"\s*(?:\[\s*[{\[]|\{)")  # how a list of messages or of pairs, or one message, begins as a text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,12 +77,14 @@ def role_of(item: Any) -> str | None:
 def find(record: Mapping[str, Any]) -> tuple[str, list[Any], set[str]]:
     """(field, its messages, fields that were read) of a record that holds a dialogue; "" where there is none."""
     name, value = first_of(record, MESSAGES)
-    value = _unpacked(value)
+    value = unpacked(value)
     if isinstance(value, list) and _has_assistant(value):
         return name, _spread(value), {name}
     asked, question = first_of(record, ASKED)
+    question = unpacked(question)
     said, response = first_of(record, SAID)
-    history = _unpacked(record.get(HISTORY))
+    response = unpacked(response)
+    history = unpacked(record.get(HISTORY))
     history = history if isinstance(history, list) else []
     if asked and said and not _is_empty(response):
         before = question if isinstance(question, list) else [{"role": "user", "content": instruction(record, asked)}]
@@ -85,8 +96,8 @@ def find(record: Mapping[str, Any]) -> tuple[str, list[Any], set[str]]:
 
 
 def instruction(record: Mapping[str, Any], name: str) -> Any:
-    """The question field; an instruction with the input that stands behind it."""
-    value, more = record.get(name), record.get(MORE)
+    """The question field, a list where it holds messages; an instruction with the input that stands behind it."""
+    value, more = unpacked(record.get(name)), record.get(MORE)
     if name == "instruction" and isinstance(value, str) and isinstance(more, str) and more.strip():
         return f"{value.rstrip()}\n{more.strip()}"
     return value
@@ -100,14 +111,25 @@ def _is_empty(value: Any) -> bool:
     return value is None or value == [] or (isinstance(value, str) and not value.strip())
 
 
-def _unpacked(value: Any) -> Any:
-    """A list that a field has as the text of its JSON."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return value
+def unpacked(value: Any) -> Any:
+    """The list of messages that a field has as a text, of JSON or as Python writes it, or as one message alone."""
+    found = value
+    if isinstance(value, str) and _LISTED.match(value):
+        for read in (json.loads, ast.literal_eval):
+            try:
+                found = read(value.strip())
+                break
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+    if role_of(found):
+        return [found]
+    return found if isinstance(found, list) and any(role_of(item) or _pair(item) for item in found) else value
+
+
+def refuse_spoilt(text: str, field: str, place: Place) -> None:
+    """Raises Refusal for the text of messages that is neither JSON nor Python, as tables of arrays have it."""
+    if _SPOILT.match(text):
+        raise Refusal(place.where, field, "messages in a text that can't be read; write them as JSON", quoted(text))
 
 
 def _pair(item: Any) -> tuple[Any, Any] | None:
@@ -143,7 +165,7 @@ def message(item: Any, field: str, place: Place) -> Message:
     kind = role_of(item)
     if kind is None:
         raise Refusal(place.where, field, "unknown role", quoted(first_of(item, ("role", "from", "speaker"))[1]))
-    content = first_of(item, ("content", "value", "text"))[1]
+    content = first_of(item, ("content", "value", "text", "parts"))[1]
     if kind == "call" and isinstance(content, dict) and "name" in content:
         content = json.dumps(content, default=str)
     beside = picture_values.listed(first_of(item, ("images", "image"))[1])
@@ -212,17 +234,24 @@ def _part(part: Any, field: str, place: Place) -> tuple[str | None, list[Any], b
         return part, [], False
     if not isinstance(part, dict):
         raise Refusal(place.where, field, "a part must be a text or a JSON object", quoted(part))
-    text = part["text"] if isinstance(part.get("text"), str) and part["text"] else None
+    saying = ("text", *_SAYING) if part.get("type") in _WORDS else ("text",)
+    text = next((part[key] for key in saying if isinstance(part.get(key), str) and part[key]), None)
     if isinstance(part.get("video"), list):
         return text, part["video"], True
     if part.get("video") is not None:
         raise Refusal(place.where, field, "a video file; give its frames as images", quoted(part["video"]))
-    _, image = first_of(part, ("image", "image_url", "url", "path", "source", "data", "bytes"))
+    _, image = first_of(part, ("image", "image_url", "url", "path", "source", "data", "bytes", *_GEMINI))
     kind = part.get("type")
+    mime = first_of(image, ("mime_type", "mimeType"))[1] if isinstance(image, Mapping) else None
+    if isinstance(mime, str) and not mime.lower().startswith("image/"):
+        raise Refusal(place.where, field, "a part of a kind that is not read", quoted(mime))
     if image is not None and (text is None or kind in ("image", "image_url", "input_image") or "image" in part):
         return text, [image], False
     if kind in ("image", "image_url", "input_image"):
         return text, [None], False
-    if text is None and isinstance(kind, str) and kind not in ("text", "input_text", "output_text"):
+    if text is None and isinstance(kind, str) and kind not in _WORDS:
         raise Refusal(place.where, field, "a part of a kind that is not read", quoted(kind))
+    filled = [name for name, value in part.items() if isinstance(value, str | list | dict) and value and name != "type"]
+    if text is None and filled:
+        raise Refusal(place.where, field, "a part of a kind that is not read", quoted(", ".join(filled)))
     return text, [], False

@@ -16,7 +16,7 @@ _BYTES = ("bytes", "data", "base64", "b64", "b64_json")
 _KEYS = (
     *_BYTES,
     *("image", "image_url", "url", "path", "image_path", "file", "file_name", "filename", "file_path"),
-    *("src", "uri", "source", "value", "img", "picture"),
+    *("src", "uri", "file_uri", "fileUri", "source", "value", "img", "picture"),
 )
 _DEPTH = 5  # objects inside each other
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")

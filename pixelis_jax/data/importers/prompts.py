@@ -128,6 +128,7 @@ def _question(record: Record, field: str, place: Place, context: Context) -> tup
     if not isinstance(value, list):
         if not isinstance(value, str) or not marks.without(value).strip():
             raise Refusal(place.where, field, "missing or empty")
+        messages.refuse_spoilt(value, field, place)
         return value, marks.paths(value), calls.declared("", record.get("tools"))[1]
     asked = [messages.message(item, f"{field} {number}", place) for number, item in enumerate(value, 1)]
     if any(message.role not in ("user", "system") for message in asked):

@@ -22,7 +22,7 @@ _LISTS = ("data", "annotations", "questions", "records", "rows", "examples", "it
 KNOWN_IDS = frozenset(IDS)
 KNOWN = frozenset(
     (*prompts.QUESTIONS, *IMAGES, *gold.ANSWERS, *messages.SAID, "trajectory", "reward_model", "metadata")
-)
+) - {"message", "contents"}  # what servers write beside their records
 _ELSEWHERE = {
     b"\x1f\x8b": "is compressed; unpack it with gunzip",
     b"PK\x03\x04": "is a zip archive; unpack it",

@@ -141,6 +141,8 @@ def given(turns: Sequence[Turn], own: Sequence[Any], name: str, place: Place, *,
     else:
         needed = len(own) - back if calls and len(own) > back else len(own)
     spare = [value for value in own[max(needed, 0) :] if value not in held]
+    if spare and held and not needed and not back and not calls:
+        raise Refusal(place.where, name, "images inside messages, and others in a field; leave out one of the two")
     if not 0 <= needed <= len(own) or (spare and len(spare) not in {back, calls} - {0}):
         raise Refusal(
             place.where, name, MISMATCH, f"{marks.of([m.text for m in asked])} <image> marks and {len(own)} images"
