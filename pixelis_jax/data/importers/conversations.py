@@ -86,6 +86,7 @@ class Dialogue:
         self.frame = found.frame if found else ""
         self.pictures = self._pictures(split)
         answer_name, given = gold.answer_of(self.record)
+        gold.refuse_judged(answer_name, given, split[-1].last, self.place)
         self.used.add(answer_name.partition(".")[0])
         truths = self._truths(answer_name, given, len(split))
         self.choices, columns = choices.of_record(self.record, self.place)

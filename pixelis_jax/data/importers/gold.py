@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pixelis_jax.data.importers.base import Place, Refusal
+
 # Where an answer stands, the likeliest first; a name with a dot is one inside an object.
 ANSWERS = (
     *(
@@ -24,11 +26,12 @@ ANSWERS = (
     *("answer_index", "answer_idx", "correct_index", "correct_idx", "answer_text", "direct_answers", "target"),
     *("reward_model.ground_truth", "extra_info.answer", "extra_info.ground_truth", "reward_model.answer"),
 )
+_YES_OR_NO = re.compile(r"\W*(?:yes|no|true|false)\b", re.IGNORECASE)
 NOTHING = ("", "nan", "NaN", "<NA>", "null", "NULL")  # texts that stand for nothing
 # Words in the name of a field that may hold an answer.
 _HOLDS = re.compile(
     r"answer|response|output|correct|gold|truth|target|label|solution|completion|reply|reference|expected|bbox|boxes"
-    r"|caption|chosen|preferred|(?:^|_)(?:gt|ans|box|result|key)(?:_|$)",
+    r"|bounding|(?:^|_)coords?(?:_|$)|caption|chosen|preferred|(?:^|_)(?:gt|ans|box|result|key)(?:_|$)",
     re.IGNORECASE,
 )
 _ABOUT = re.compile(r"(?:_|^)(?:type|format|weight|score|len|length|count|source|id|url|model|style)s?$", re.IGNORECASE)
@@ -43,6 +46,15 @@ def answer_of(record: Mapping[str, Any]) -> tuple[str, Any]:
 def is_empty(value: Any) -> bool:
     """Whether there is nothing in the place of an answer; tables have "nan" there."""
     return value is None or value in ([], {}) or value != value or (isinstance(value, str) and value.strip() in NOTHING)
+
+
+def refuse_judged(name: str, given: Any, said: Any, place: Place) -> None:
+    """Raises Refusal for true or false in the place of an answer that says how good another answer is (KTO)."""
+    if isinstance(given, bool) and said and not (isinstance(said, str) and _YES_OR_NO.match(said)):
+        reason = (
+            "true or false beside what an assistant says: a judgement and no answer; rename what is right to answer"
+        )
+        raise Refusal(place.where, name, reason)
 
 
 def may_hold(record: Mapping[str, Any], read: set[str]) -> str:

@@ -18,7 +18,7 @@ from typing import IO, Any
 from pixelis_jax import __version__
 from pixelis_jax.data import cota
 from pixelis_jax.data.importers import FORMATS, box_habits, marks, numbering, prompts
-from pixelis_jax.data.importers.base import Context, Options, Place, Record, Refusal, kind_of, quoted, without_nan
+from pixelis_jax.data.importers.base import Context, Options, Place, Record, Refusal, kind_of, without_nan
 from pixelis_jax.data.importers.pictures import Picture, Pictures
 from pixelis_jax.data.importers.sources import SAMPLES, Source, check_packages, discover, read
 from pixelis_jax.data.importers.summary import Answers, Drawn
@@ -282,7 +282,7 @@ class Import:
                 return name
         if prompts.is_unanswered(record):
             return "prompts"
-        raise Refusal(place.where, "record", "has the fields of no format that is known", quoted(", ".join(record)))
+        raise Refusal(place.where, "record", *prompts.lacking(record))
 
     def _with_provenance(self, made: Record, name: str) -> Record:
         """Fills in where the sample comes from, unless that is told already."""

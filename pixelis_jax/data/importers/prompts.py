@@ -1,6 +1,7 @@
 """Questions with their answers and without a dialogue, as RL data has them -> samples without steps."""
 
 import dataclasses
+import re
 from typing import Any
 
 from pixelis_jax.data.cota import UNANSWERED
@@ -32,7 +33,10 @@ from pixelis_jax.data.importers.fields import (
 )
 from pixelis_jax.types import UserError
 
-_BOXES = ("bbox", "box", "bboxes", "boxes", "bbox_2d", "bounding_box")
+_BOX = re.compile(r"bbox|bounding|(?:^|_)(?:box|boxes|coords?)(?:_|$)", re.IGNORECASE)
+_ASKS = re.compile(
+    r"quest|query|prompt|instruct|problem|expression|sentence|phrase|caption|(?:^|_)q\d*(?:_|$)", re.IGNORECASE
+)
 QUESTIONS = (*messages.ASKED, *messages.MESSAGES)
 
 
@@ -46,11 +50,27 @@ def is_unanswered(record: Record) -> bool:
     return bool(first_of(record, QUESTIONS)[0]) and gold.is_empty(gold.answer_of(record)[1])
 
 
+def lacking(record: Record) -> tuple[str, str]:
+    """(why a record without question, messages and steps can't be read and what to do, what it has)."""
+    shown = quoted(", ".join(record))
+    if isinstance(record.get("images"), list) and isinstance(record.get("annotations"), list):
+        return (
+            "a COCO file of pictures and annotations; write one record for each question, with image and answer",
+            shown,
+        )
+    if isinstance(record.get("data"), dict) and isinstance(record.get("annotations"), list):
+        return "a task of Label Studio; write one record for each question, with image and answer", shown
+    name = next((name for name, value in record.items() if _ASKS.search(name) and value), "")
+    reason = "has the fields of no format that is known; its question must be in question, its answer in answer"
+    return reason, f"{shown}; perhaps rename {quoted(name)}" if name else shown
+
+
 def convert(record: Record, place: Place, context: Context) -> list[Record | UserError]:
     """The one record in our form, with an empty trajectory. Raises Refusal."""
     name, _ = first_of(record, QUESTIONS)
     question, parts, tools = _question(record, name or "question", place, context)
     answer_name, given = gold.answer_of(record)
+    gold.refuse_judged(answer_name, given, first_of(record, messages.SAID)[1], place)
     unanswered = gold.is_empty(given)
     listed, columns = choices.of_record(record, place)
     used = {name, messages.MORE if name == "instruction" else name, answer_name.partition(".")[0], *columns}
@@ -100,7 +120,7 @@ def refuse_unanswered(record: Record, used: set[str], place: Place, *, allowed: 
     """Raises Refusal for a question without an answer, unless that is allowed and no other field may hold one."""
     if holder := gold.may_hold(record, used):
         reason = "missing or empty, and another field may hold it: rename that to answer, or leave it out"
-        if holder.rpartition(".")[2].lower() in _BOXES:
+        if _BOX.search(holder.rpartition(".")[2]):
             reason = f"{reason}; if it is x, y, width, height, add bbox_format xywh"
         raise Refusal(place.where, "answer", reason, quoted(holder))
     if not allowed:

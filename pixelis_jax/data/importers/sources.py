@@ -60,6 +60,9 @@ def _opened(where: str, value: Any) -> Iterator[Found]:
     if not isinstance(value, dict) or not value or not KNOWN.isdisjoint(value):
         yield where, value
         return
+    if isinstance(value.get("data"), dict) and "annotations" in value:  # a task of Label Studio
+        yield where, value
+        return
     lists = [name for name in _LISTS if isinstance(value.get(name), list) and value[name]]
     if len(lists) == 1:
         yield from ((f"{where}: {lists[0]} {number}", item) for number, item in enumerate(value[lists[0]], 1))

@@ -63,7 +63,7 @@ def test_preferences_are_named(refusal, name):
     assert "another field may hold it: rename that to answer" in told and f"({name})" in told
 
 
-@pytest.mark.parametrize("name", ["bbox", "bboxes", "box", "bbox_2d"])
+@pytest.mark.parametrize("name", ["bbox", "bboxes", "box", "bbox_2d", "bounding_boxes", "gt_box", "target_bbox"])
 def test_a_box_without_an_answer_names_its_format(bring, refusal, name):
     assert "rename that to answer" in refusal(ASKED | {name: [150, 20, 40, 50]})
     assert "add bbox_format xywh" in refusal(ASKED | {name: [150, 20, 40, 50]})
@@ -208,3 +208,51 @@ def test_geminis_boxes_have_their_own_order(bring, refusal):
 def test_columns_without_a_value_do_no_harm(bring):
     (sample,), _, _ = bring(ASKED | {"answer": "red", "score": float("nan"), "metadata": {"x": float("nan"), "y": [1]}})
     assert sample.metadata == {"x": None, "y": [1]}
+
+
+@pytest.mark.parametrize("name", ["label", "correct"])
+@pytest.mark.parametrize("judged", [True, False])
+@pytest.mark.parametrize("said_in", ["completion", "response", "output"])
+def test_a_judgement_is_no_answer(refusal, name, judged, said_in):
+    told = refusal(ASKED | {said_in: "It is a cup", name: judged})
+    assert f"{name}: true or false beside what an assistant says: a judgement and no answer" in told
+
+
+def test_a_judgement_beside_a_dialogue_is_no_answer(refusal):
+    told = refusal({"image": "a.png", "conversations": said("<image>What is it?", "a cup"), "label": True})
+    assert "label: true or false beside what an assistant says" in told
+
+
+def test_true_as_an_answer(bring):
+    asked = {"image": "a.png", "question": "Is it red?"}
+    talk = said("<image>Is it big?", "Yes")
+    samples, _, _ = bring(
+        asked | {"label": True},
+        asked | {"question": "Is it a cup?", "label": False, "output": "No, it is not."},
+        {"image": "a.png", "conversations": talk, "label": True},
+    )
+    assert [sample.answer for sample in samples] == ["yes", "no", "Yes"]
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        (
+            {"image": "a.png", "caption": "A dog."},
+            "its question must be in question, its answer in answer (image, caption; perhaps rename caption)",
+        ),
+        ({"image": "a.png", "expression": "the man", "bbox": [1, 2, 3, 4]}, "perhaps rename expression"),
+        ({"image": "a.png", "reasoning_q": "Which?", "reasoning_a": "3"}, "perhaps rename reasoning_q"),
+        (
+            {"id": 1, "image_id": 2, "bbox": [1, 2, 3, 4], "category_id": 3},
+            "its question must be in question, its answer in",
+        ),
+        (
+            {"images": [{"id": 1}], "annotations": [{"id": 1}], "categories": []},
+            "a COCO file of pictures and annotations",
+        ),
+        ({"data": {"image": "a.png"}, "annotations": [{"result": []}]}, "a task of Label Studio"),
+    ],
+)
+def test_a_record_without_a_question(refusal, record, told):
+    assert told in refusal(record)
