@@ -33,7 +33,16 @@ from pixelis_jax.data.importers import (
 from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, cut_out, first_of, leftovers, quoted
 from pixelis_jax.data.importers.box_answers import Seen
 from pixelis_jax.data.importers.choices import Asked
-from pixelis_jax.data.importers.fields import FILMS, IDS, base_record, image_columns, images_of, pictures_of, placed
+from pixelis_jax.data.importers.fields import (
+    FILMS,
+    IDS,
+    base_record,
+    image_columns,
+    images_of,
+    pictures_of,
+    placed,
+    refuse_without,
+)
 from pixelis_jax.data.importers.messages import Message
 from pixelis_jax.data.importers.pictures import Picture
 from pixelis_jax.data.importers.turns import Turn
@@ -139,6 +148,8 @@ class Dialogue:
         field, own = fields[0] if fields else ("", [])
         self.is_video = self.record.get("is_video") is True or field in FILMS or any(t.is_video for t in split)
         values = turns.given(split, own, self.name, self.place, is_video=self.is_video)
+        if not values:
+            refuse_without(self.record, self.place)
         self.used |= image_columns(self.record) if len(fields) == 1 else {field}
         found = pictures_of(values, field or self.name, self.place, self.context)
         other_pictures.refuse_unused(self.record, field, fields[1:], found, self.place, self.context)

@@ -14,6 +14,7 @@ IMAGES = (
     *("image_url", "image_urls", "img_path", "imgs", "image_list", "image_bytes", "image_base64", "picture"),
     *("pictures", "image_name", "videos"),
 )
+_ALONE = ("imgname", "img_name", "image_filename", "image_file_name")  # where no other field names a picture
 _ONE = ("image", "img", "picture")  # fields that numbered columns may stand beside
 FILMS = ("frames", "video", "videos")
 IDS = ("qid", "id", "question_id", "sample_id", "uid", "index", "idx")
@@ -21,6 +22,11 @@ _CONTEXT = ("context", "passage", "paragraph", "hint")  # what a question needs 
 _BESIDE = ("background", "lecture", "caption")  # what may belong to it, or give its answer away
 _KEPT = ("tolerance",)  # optional fields of a sample that are ours by name
 _MOVIES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")
+_ABOUT = re.compile(
+    r"image|img|picture|photo|file_?name|file_?path|video|(?:^|_)(?:url|path|file)(?:_|$)", re.IGNORECASE
+)
+_SIZE = re.compile(r"width|height|size|type|format|count|(?:^|_)[wh](?:_|$)", re.IGNORECASE)
+NO_IMAGE = "missing: no image is named, and a sample has at least one"
 _NUMBERED = re.compile(r"(?:image|img|picture|frame)_?(\d{1,3})")
 
 
@@ -29,9 +35,11 @@ def images_of(record: Mapping[str, Any], place: Place) -> list[tuple[str, list[A
 
     Raises Refusal where a numbered column is empty before one that is not.
     """
-    found = [(name, picture_values.listed(record[name])) for name in IMAGES if record.get(name) not in (None, [], "")]
     columns = {int(match[1]): name for name in record if (match := _NUMBERED.fullmatch(name))}
     numbers = [number for number in sorted(columns) if record[columns[number]] not in (None, "")]
+    filled = [name for name in (*IMAGES, *_ALONE) if record.get(name) not in (None, [], "")]
+    named = [name for name in filled if name in IMAGES] or ([] if numbers else filled[:1])
+    found = [(name, picture_values.listed(record[name])) for name in named]
     if not numbers or (found and found[0][0] not in _ONE):
         return found
     first, latest = columns[numbers[0]], 2 if found else 1
@@ -46,20 +54,32 @@ def images_of(record: Mapping[str, Any], place: Place) -> list[tuple[str, list[A
 
 def image_columns(record: Mapping[str, Any]) -> set[str]:
     """The names of the fields of pictures."""
-    return {name for name in record if name in IMAGES or _NUMBERED.fullmatch(name)}
+    return {name for name in record if name in (*IMAGES, *_ALONE) or _NUMBERED.fullmatch(name)}
 
 
 def pictures_of(values: Any, field: str, place: Place, context: Context) -> list[Picture]:
     """The pictures of a field that holds one or a list. Raises Refusal."""
     values = picture_values.listed(values)
     if not values or values == [None]:
-        raise Refusal(place.where, field or "image", "missing: no image is named, and a sample has at least one")
+        raise Refusal(place.where, field or "image", NO_IMAGE)
     found: list[Picture] = []
     for value in values:
         if isinstance(value, str) and value.lower().endswith(_MOVIES):
             raise Refusal(place.where, field, "a video file; give its frames as images", quoted(value))
         found.append(context.look(value, place, field))
     return found
+
+
+def refuse_without(record: Mapping[str, Any], place: Place) -> None:
+    """Raises Refusal for a record that names no picture, with the field that may tell which one it is about."""
+    reason, near = (
+        NO_IMAGE,
+        next((name for name, value in record.items() if _ABOUT.search(name) and not _SIZE.search(name) and value), ""),
+    )
+    reason += "; write the file's name into image" if near else ""
+    raise Refusal(
+        place.where, "image", reason, f"perhaps that of {quoted(near)}, {quoted(record[near])}" if near else ""
+    )
 
 
 def first_pictures(

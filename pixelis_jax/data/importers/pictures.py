@@ -18,6 +18,7 @@ from pixelis_jax.types import UserError
 
 FOLDER = "images"
 MISSING = "no such image; --image_root names another folder to look in"
+_HINTS = 100  # pictures that are not there for which folders are searched, and folders that are
 _STAGED = ".import"  # holds the bytes of pictures that came inside records until they are checked
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # an EXIF tag, and its values that swap the sides
 _ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -58,6 +59,7 @@ class Pictures:
         self._roots = [folder.resolve() for folder in (root, *self._first)]
         self._seen: dict[Path, Picture] = {}
         self._names: dict[Path, dict[str, str]] = {}  # of folders that lack a picture, by their small letters
+        self._lacking = 0
         self._added: list[Path] = []
         self.kept: set[str] = set()
 
@@ -145,8 +147,23 @@ class Pictures:
         if outside:
             reason = "leaves the data folder; name the folder of the images with --image_root"
             raise Refusal(place.where, field, reason, quoted(names[0]))
-        near = next((near for folder in folders for name in names if (near := self._near(folder / name))), "")
+        near = self._hint([*folders], names)
         raise Refusal(place.where, field, MISSING, quoted(names[0]) + (f"; there is {quoted(near)}" if near else ""))
+
+    def _hint(self, folders: list[Path], names: tuple[str, ...]) -> str:
+        """The name of a picture that is perhaps meant: in the folder of the name, without its folders, or one below."""
+        base = names[-1].rstrip("/").rpartition("/")[2]
+        for folder, name in itertools.product(folders, (*names, base)):
+            if near := self._near(folder / name):
+                return near
+        self._lacking += 1
+        if not base or self._lacking > _HINTS:
+            return ""
+        for folder in folders:
+            below = [self._names[folder][name] for name in sorted(self._names[folder])[:_HINTS]]
+            if near := next((name for name in below if (folder / name / base).is_file()), ""):
+                return f"{near}/{base}"
+        return ""
 
     def _near(self, file: Path) -> str:
         """The name of a picture in the same folder that differs from a file's in case or ending alone; else ""."""

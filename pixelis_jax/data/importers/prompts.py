@@ -29,6 +29,7 @@ from pixelis_jax.data.importers.fields import (
     image_columns,
     images_of,
     placed,
+    refuse_without,
     with_context,
 )
 from pixelis_jax.types import UserError
@@ -87,7 +88,10 @@ def convert(record: Record, place: Place, context: Context) -> list[Record | Use
     if not isinstance(is_video, bool | None):
         raise Refusal(place.where, "is_video", "must be true or false", quoted(is_video))
     fields = images_of(record, place)
-    image_name, pictures = first_pictures(_given(parts, fields, name, place), place, context)
+    given_images = _given(parts, fields, name, place)
+    if not given_images:
+        refuse_without(record, place)
+    image_name, pictures = first_pictures(given_images, place, context)
     other_pictures.refuse_unused(record, image_name, fields, pictures, place, context)
     film = is_video is True or image_name in FILMS
     marks.check_count([question, *listed.texts], len(pictures), place, name, is_video=film)

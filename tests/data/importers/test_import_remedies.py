@@ -79,7 +79,16 @@ def test_a_question_before_the_first_picture(bring):
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("A.PNG", "a.png"), ("a.jpg", "a.png"), ("a.JPEG", "a.png"), ("A", "a.png"), ("b.png", ""), ("none/a.png", "")],
+    [
+        ("A.PNG", "a.png"),
+        ("a.jpg", "a.png"),
+        ("a.JPEG", "a.png"),
+        ("A", "a.png"),
+        ("b.png", ""),
+        ("none/a.png", "a.png"),
+        (r"C:\data\a.png", "a.png"),
+        ("none/b.png", ""),
+    ],
 )
 def test_a_picture_with_nearly_the_same_name_is_named(refusal, name, near):
     told = refusal(ASKED | {"image": name, "answer": "red"})
@@ -256,3 +265,45 @@ def test_true_as_an_answer(bring):
 )
 def test_a_record_without_a_question(refusal, record, told):
     assert told in refusal(record)
+
+
+@pytest.mark.parametrize("name", ["b.png", "coco/b.png", "./b.png"])
+def test_a_picture_in_a_folder_below_is_named(data, refusal, name):
+    (data / "pictures").mkdir()
+    (data / "pictures" / "b.png").write_bytes((data / "a.png").read_bytes())
+    assert "; there is pictures/b.png" in refusal(ASKED | {"image": name, "answer": "red"})
+
+
+def test_folders_are_not_searched_for_each_of_many_pictures(data, bring, monkeypatch):
+    (data / "pictures").mkdir()
+    (data / "pictures" / "b.png").write_bytes(b"x")
+    listed = []
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: (listed.append(str(folder)), listdir(folder))[1])
+    records = [{"image": "b.png", "question": f"What is {i}?", "answer": "red"} for i in range(150)]
+    _, _, job = bring(*records)
+    refused = (job.out / "refused.txt").read_text().splitlines()
+    assert [("there is pictures/b.png" in line) for line in refused] == [True] * 100 + [False] * 50
+    assert listed.count(str(data)) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"imageId": "2354786"}, "write the file's name into image (perhaps that of imageId, 2354786)"),
+        ({"image_id": 42, "image_width": 640}, "(perhaps that of image_id, 42)"),
+        ({"image_width": 640, "filename": "a.png"}, "(perhaps that of filename, a.png)"),
+        ({"image_width": 640}, "image: missing: no image is named, and a sample has at least one"),
+    ],
+)
+@pytest.mark.parametrize("asked", [{"question": "What?", "answer": "red"}, {"conversations": said("What?", "red")}])
+def test_a_record_without_a_picture_names_what_tells_which(refusal, asked, more, told):
+    assert told in refusal(asked | more) and "image: missing" in refusal(asked | more)
+
+
+@pytest.mark.parametrize("name", ["imgname", "img_name", "image_filename", "image_file_name"])
+def test_more_names_of_pictures(bring, name):
+    (sample,), _, _ = bring({name: "a.png", "query": "What?", "label": "red"})
+    assert sample.answer == "red"
+    (sample,), _, _ = bring({"image": "a.png", name: "COCO_1.jpg", "query": "What?", "label": "red"})
+    assert len(sample.image_paths) == 1
