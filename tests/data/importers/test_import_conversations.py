@@ -190,7 +190,7 @@ LONG = [text for i in range(6) for text in (f"Step {i}. {NORMALISED}", "<image>"
         ({"messages": [{"role": "user", "content": [3]}, {"role": "assistant"}]}, "a part must be a text or"),
         (
             {"messages": [{"role": "user", "content": "?"}, {"role": "gpt", "content": "x"}]},
-            "messages: missing: no image is named, and a sample has at least one",
+            "image: missing: no image is named, and a sample has at least one",
         ),
         (
             {"messages": [{"role": "user", "content": [{"video": "v.mp4"}]}, {"role": "assistant"}]},
