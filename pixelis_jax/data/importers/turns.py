@@ -23,10 +23,19 @@ _BACK = re.compile(
     r"\b(?:it|its|it's|they|them|their|theirs|he|him|his|she|her|hers|that|those|these|former|latter|previous(?:ly)?"
     r"|above|earlier|same|another|also|again|instead|too|your|other ones?|this(?! (?:image|picture|photo|figure"
     r"|chart|graph|diagram|scene|screenshot|table|page|document|map|drawing|video|frame|shot|painting)))\b"
-    r"|它|他们|她|那(?:个|些|么|里|边|只|辆|人|是|，|,|呢)|这(?:个|些|只|辆|人)(?!图)|呢\W*$|其中|上述|上面(?:的|说|提)|刚才|前面(?:的|说|提)"
-    r"|还有|另外|另一|^\W*(?:那|为什么|真的|你确定|所以|然后|但是|第[二三四]个)|それ|その(?!画像|写真)|그것|그(?:는|녀)"
-    r"|^\W*(?:¿?[Yy]|[Ee]t|[Uu]nd)\b"
     r"|^\W*(?:and|but|so|then|or|what about|how about|how so|why|really|are you sure|explain|which one|what else)\b",
+    re.IGNORECASE,
+)
+# The same in other languages, sure words only; 其他 and 吉他 are not 他, and 这张图 is the picture.
+_BACK_ABROAD = re.compile(
+    r"它|她|他们|(?<![其吉])他(?![人国乡])|那(?:个|些|么|里|边|只|辆|人|是|，|,|呢)|其中|上述|刚才|还有|另外|另一|此外|这是为什么"
+    r"|这(?:个|些|只|辆|人)(?!图|场景|表格|表中|页面|视频|截图|文档|文件|照片|画面|网页|界面)"
+    r"|[上前]面(?:说|提|的(?:问题|回答|答案))|^(?:(?![什几多哪谁怎吗]).)*呢\W*$|^\W*(?:那|为什么|真的|你确定|所以|然后|但是|第[二三四]个)"
+    r"|それ|そこ|その(?!画像|写真|図)|^\W*(?:では[、，]|なぜ|どうして)"
+    r"|(?<![가-힣])(?:그것|그는|그녀|그럼|그러면|그리고)|^\W*왜(?![가-힣])"
+    r"|¿\s*y\b|^\W*(?:y\s+(?:el|la|los|las|qué|cuál|cuánt[oa]s?|cómo|en|de|dónde|quién)|por\s+qué|pourquoi|warum|wieso)\b"
+    r"|^\W*et\s+(?:l['’]|(?:les?|la|à|aux?|en|du|des?|combien|où|comment|pour|son|sa|ses|dans|sur|celui|celle)\b)"
+    r"|^\W*und\s+(?:der|die|das|den|dem|was|wie|wo|wer|welche[rsmn]?|wann|warum|rechts|links|im|in|auf|dort|hier)\b",
     re.IGNORECASE,
 )
 MISMATCH = "as many <image> marks as images are needed, or no mark"
@@ -75,7 +84,8 @@ class Turn:
 
     @property
     def refers_back(self) -> bool:
-        return self.number > 1 and _BACK.search(marks.without(self.text).strip()) is not None
+        words = marks.without(self.text).strip()
+        return self.number > 1 and any(pattern.search(words) for pattern in (_BACK, _BACK_ABROAD))
 
 
 def split(talk: Sequence[Message], name: str, place: Place) -> list[Turn]:

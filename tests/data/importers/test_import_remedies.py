@@ -142,6 +142,15 @@ def test_any_console_can_show_it(data, tmp_path, encoding):
         "それは何色ですか？",
         "¿Y el otro?",
         "Et à droite ?",
+        "他穿什么颜色的衣服？",
+        "这辆车是什么颜色？",
+        "上面的答案对吗？",
+        "左边的呢？",
+        "그럼 오른쪽은?",
+        "では、右は？",
+        "¿Por qué?",
+        "Und das Auto?",
+        "Pourquoi ?",
     ],
 )
 def test_questions_that_refer_back_keep_what_was_said(bring, text):
@@ -151,7 +160,13 @@ def test_questions_that_refer_back_keep_what_was_said(bring, text):
 
 
 @pytest.mark.parametrize(
-    "text", ["这张图里有几只狗？", "图中右边是什么？", "右边是什么颜色？", "¿Qué hay a la derecha?", "Que voit-on ?"]
+    "text",
+    [
+        *("这张图里有几只狗？", "图中右边是什么？", "右边是什么颜色？", "¿Qué hay a la derecha?", "Que voit-on ?"),
+        *("图中有哪些其他动物？", "有几把吉他？", "前面的车是什么颜色？", "上面的架子有什么？", "这个表格有几行？"),
+        *("这个场景在哪里？", "图中有几只狗呢？", "Y axis label?", "Y-axis maximum?", "ET phone home?"),
+        *("블로그는 무엇입니까?", "この画像には何がありますか？", "Und: which logo says UND?"),
+    ],
 )
 def test_questions_about_the_picture_stand_alone(bring, text):
     talk = said("<image>左边是什么？", "猫", text, "红色")
