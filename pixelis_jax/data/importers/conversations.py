@@ -57,7 +57,9 @@ _TAG = re.compile(r"</?(?:think|tool_call|answer|tool_response)>")
 
 def fits(record: Record) -> bool:
     """Whether a field holds messages of an assistant, or what one said to a question."""
-    return bool(messages.find(record)[0]) and (bool(first_of(record, messages.MESSAGES)[0]) or not _is_answered(record))
+    name = messages.find(record)[0]
+    listed = name == messages.QUESTIONS or bool(first_of(record, messages.MESSAGES)[0])
+    return bool(name) and (listed or not _is_answered(record))
 
 
 def _is_answered(record: Record) -> bool:

@@ -18,7 +18,7 @@ _ALONE = ("imgname", "img_name", "image_filename", "image_file_name")  # where n
 _ONE = ("image", "img", "picture")  # fields that numbered columns may stand beside
 FILMS = ("frames", "video", "videos")
 IDS = ("qid", "id", "question_id", "sample_id", "uid", "index", "idx")
-_CONTEXT = ("context", "passage", "paragraph", "hint")  # what a question needs to be understood
+CONTEXT = ("context", "passage", "paragraph", "hint")  # what a question needs to be understood
 _BESIDE = ("background", "lecture", "caption")  # what may belong to it, or give its answer away
 _KEPT = ("tolerance",)  # optional fields of a sample that are ours by name
 _MOVIES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")
@@ -118,7 +118,7 @@ def placed(pictures: Sequence[Picture], *, is_video: bool) -> Record:
 
 def with_context(question: str, record: Mapping[str, Any], used: set[str], context: Context) -> str:
     """The question with the record's context, passage or hint in front of it, unless it has these words already."""
-    for name in reversed(_CONTEXT):
+    for name in reversed(CONTEXT):
         text = _context_text(record.get(name))
         if name not in used and text and text not in question:
             question = f"{text}\n{question}"
@@ -138,7 +138,7 @@ def _context_text(value: Any) -> str | None:
 
 def note_context(record: Mapping[str, Any], used: set[str], context: Context) -> None:
     """Counts fields that may belong to the question and are not part of it."""
-    for name in (*_CONTEXT, *_BESIDE):
+    for name in (*CONTEXT, *_BESIDE):
         if name not in used and record.get(name) not in (None, "", [], {}) and _context_text(record[name]) != "":
             context.notes[f"{name} is not part of the question; put it there if it is needed"] += 1
 

@@ -29,6 +29,7 @@ ASKED = ("question", "problem", "query", "prompt", "text", "instruction", "user_
 MORE = "input"  # behind Alpaca's instruction
 SAID = ("response", "output", "completion", "model_output")  # what an assistant says, reasoning and all
 HISTORY = "history"
+QUESTIONS, ANSWERS = "questions", "answers"  # lists of the same length
 _ROLES = {
     **{"system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant"},
     **{"gpt": "assistant", "model": "assistant", "bot": "assistant", "ai": "assistant", "chatgpt": "assistant"},
@@ -92,7 +93,22 @@ def find(record: Mapping[str, Any]) -> tuple[str, list[Any], set[str]]:
         return asked, [*_spread(history), *before, *behind], {asked, said, HISTORY, MORE}
     if isinstance(question, list) and _has_assistant(question):
         return asked, question, {asked}
+    if not asked and (pairs := _listed(record)):
+        return QUESTIONS, pairs, {QUESTIONS, ANSWERS}
     return "", [], set()
+
+
+def _listed(record: Mapping[str, Any]) -> list[Any]:
+    """The messages of a list of questions beside a list of as many answers (OCR-VQA); none where they are no such."""
+    questions, replies = record.get(QUESTIONS), record.get(ANSWERS)
+    if not isinstance(questions, list) or not isinstance(replies, list) or len(questions) != len(replies):
+        return []
+    if not all(isinstance(text, str) for text in questions) or not all(
+        isinstance(r, str | int | float) for r in replies
+    ):
+        return []
+    pairs = zip(questions, replies, strict=True)
+    return [item for text, reply in pairs for item in zip_roles((text, f"<answer>{reply}</answer>"))]
 
 
 def instruction(record: Mapping[str, Any], name: str) -> Any:

@@ -149,6 +149,12 @@ def _given(
 def _question(record: Record, field: str, place: Place, context: Context) -> tuple[str, list[Any], set[str]]:
     """(the words, the values of their marks, defined tools) of a text or a list of messages. Raises Refusal."""
     value = messages.instruction(record, field)
+    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+        if len(value) > 1:
+            raise Refusal(
+                place.where, field, "several texts in a list; write one record for each question", quoted(value)
+            )
+        value = value[0]
     if not isinstance(value, list):
         if not isinstance(value, str) or not marks.without(value).strip():
             raise Refusal(place.where, field, "missing or empty")

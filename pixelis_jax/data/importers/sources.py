@@ -3,14 +3,15 @@
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pixelis_jax.data import json_lines
-from pixelis_jax.data.importers import folders, gold, hf, messages, prompts
+from pixelis_jax.data.importers import choices, folders, gold, hf, messages, prompts
 from pixelis_jax.data.importers.base import Found, Options, Refusal, quoted
-from pixelis_jax.data.importers.fields import IDS, IMAGES
+from pixelis_jax.data.importers.fields import CONTEXT, IDS, IMAGES
 from pixelis_jax.types import UserError
 
 SAMPLES = "cota.jsonl"  # what `generate` and `import` write; a folder that has it is read as that one file
@@ -23,6 +24,9 @@ KNOWN_IDS = frozenset(IDS)
 KNOWN = frozenset(
     (*prompts.QUESTIONS, *IMAGES, *gold.ANSWERS, *messages.SAID, "trajectory", "reward_model", "metadata")
 ) - {"message", "contents"}  # what servers write beside their records
+# Names of fields that are known also with capitals, spaces or hyphens: Question, Correct Answer, imagePath.
+_SPELLED = KNOWN | KNOWN_IDS | {*choices.NAMES, *CONTEXT, messages.MORE, messages.HISTORY, "answer_type", "bbox_format"}
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ELSEWHERE = {
     b"\x1f\x8b": "is compressed; unpack it with gunzip",
     b"PK\x03\x04": "is a zip archive; unpack it",
@@ -55,9 +59,19 @@ def _records(path: Path) -> Iterator[Found]:
         yield from _opened(where, value)
 
 
+def _spelled(record: dict[str, Any]) -> dict[str, Any]:
+    """A record whose fields have their names in our spelling, where that is known and not there already."""
+    names: dict[str, str] = {}
+    for name in record:
+        plain = _HUMP.sub("_", name).lower().replace(" ", "_").replace("-", "_")
+        if name not in _SPELLED and plain in _SPELLED and plain not in record and plain not in names.values():
+            names[name] = plain
+    return {names.get(name, name): value for name, value in record.items()} if names else record
+
+
 def _opened(where: str, value: Any) -> Iterator[Found]:
     """The records inside an object that is none itself; the value as it is where it is one."""
-    if not isinstance(value, dict) or not value or not KNOWN.isdisjoint(value):
+    if not isinstance(value, dict) or not value or not KNOWN.isdisjoint(_spelled(value)):
         yield where, value
         return
     if isinstance(value.get("data"), dict) and "annotations" in value:  # a task of Label Studio
@@ -68,7 +82,7 @@ def _opened(where: str, value: Any) -> Iterator[Found]:
         yield from ((f"{where}: {lists[0]} {number}", item) for number, item in enumerate(value[lists[0]], 1))
         return
     objects = [item for item in value.values() if isinstance(item, dict)]
-    if 2 * len(objects) <= len(value) or all(KNOWN.isdisjoint(item) for item in objects):
+    if 2 * len(objects) <= len(value) or all(KNOWN.isdisjoint(_spelled(item)) for item in objects):
         yield where, value
         return
     for name, item in value.items():
@@ -87,7 +101,8 @@ READERS: dict[str, Callable[[Path], Iterator[Found]]] = {
 def read(source: Source) -> Iterator[Found]:
     """(where, record or UserError) of a file; one that can't be opened is a single error."""
     try:
-        yield from READERS[source.container](source.path)
+        for where, value in READERS[source.container](source.path):
+            yield where, _spelled(value) if isinstance(value, dict) else value
     except UserError as error:
         yield str(source.path), error
 

@@ -106,3 +106,64 @@ def test_empty_parts_do_no_harm(bring):
     ]
     (sample,), _, _ = bring({"image": "a.png", "messages": [{"role": "user", "content": parts}, *BOTH[1:]]})
     assert sample.question == "What?"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"Image": "a.png", "Question": "What is it?", "Answer": "cup"},
+        {"IMAGE": "a.png", "QUESTION": "What is it?", "ANSWER": "cup"},
+        {"imagePath": "a.png", "Problem": "What is it?", "Correct Answer": "cup"},
+        {"Image URL": "a.png", "query": "What is it?", "ground-truth": "cup"},
+        {"Images": ["a.png"], "Instruction": "What", "Input": "is it?", "correctAnswer": "cup"},
+        {"Image": "a.png", "Conversations": BOTH},
+    ],
+)
+def test_names_of_fields_in_another_spelling(bring, record):
+    (sample,), _, _ = bring(record)
+    assert (sample.question.split(), sample.answer) == (["What", "is", "it?"], "cup")
+
+
+def test_columns_of_choices_keep_their_capitals(bring):
+    more = {"Image": "a.png", "Question": "Which?", "A": "cat", "B": "dog", "Answer": "B", "Hint": "It barks."}
+    (sample,), _, _ = bring(more)
+    assert (sample.choices, sample.answer) == (("cat", "dog"), "B") and sample.question.startswith("It barks.")
+
+
+def test_a_name_in_our_spelling_comes_first(bring):
+    (sample,), _, _ = bring(ASKED | {"answer": "cup", "Answer": "mug", "Image": "b.png"})
+    assert sample.answer == "cup" and sample.metadata["other_fields"] == {"Answer": "mug", "Image": "b.png"}
+
+
+def test_numbers_of_choices_are_counted_in_any_spelling(bring):
+    asked = {"Image": "a.png", "Options": ["cat", "dog"]}
+    samples, _, _ = bring(*(asked | {"Question": f"Which {i}?", "Answer": i} for i in (0, 1)))
+    assert [sample.answer for sample in samples] == ["A", "B"]
+
+
+def test_lists_of_questions_and_of_answers(bring):
+    texts, replies = ["Who wrote it?", "How many pages?", "Is it red?"], ["Ann Lee", 12, "No"]
+    samples, _, _ = bring({"image": "a.png", "questions": texts, "answers": replies})
+    assert [(sample.question.rpartition("Question: ")[2], sample.answer) for sample in samples] == [
+        *zip(texts, map(str, replies), strict=True)
+    ]
+    assert all(sample.trajectory == () and sample.sample_type == "positive" for sample in samples)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"questions": ["Who?", "What?"], "answers": ["me"]},
+        {"questions": ["Who?", "What?"], "answers": [["me"], ["you"]]},
+        {"questions": ["Who?", 3], "answers": ["me", "you"]},
+    ],
+)
+def test_lists_that_do_not_fit_each_other(refusal, more):
+    assert "perhaps rename questions" in refusal({"image": "a.png"} | more)
+
+
+def test_a_list_of_texts_as_question(bring, refusal):
+    (sample,), _, _ = bring(ASKED | {"question": ["What is it?"], "answer": "cup"})
+    assert sample.question == "What is it?"
+    told = refusal(ASKED | {"question": ["What is it?", "Why?"], "answer": ["cup", "fun"]})
+    assert "question: several texts in a list; write one record for each question" in told
