@@ -114,6 +114,8 @@ def _no_adapter(directory: Path) -> str:
     if not directory.is_dir():
         return f"{directory} is no folder; give the --workdir of a training run, or a PEFT directory"
     inside = [folder.name for folder in directory.iterdir() if (folder / peft.CONFIG).is_file()]
+    if (directory / "checkpoints").is_dir() and "adapter" in inside:
+        return f"{directory} is a workdir without its {RUN}; restore that, or give {directory / 'adapter'}"
     if inside:
         last = max(inside, key=number_in)
         others = f" (the last of {len(inside)})" if len(inside) > 1 else ""

@@ -80,7 +80,7 @@ def load(
     trained = adapters.read(Path(source), step=step, base_name=model or None, moved=True) if source else None
     name = trained.base_name if trained else model or "pixelis-tiny"
     recorded = trained.settings if trained else adapters.settings_of(policies.resolve(name))
-    chosen, notes = _chosen(settings, recorded)
+    chosen, notes = _chosen(settings, recorded, str(source))
     available = tools.select(chosen["tools.names"])
     image = recorded.get("image")
     policy = policies.load(
@@ -104,19 +104,25 @@ def load(
     )
 
 
-def _chosen(given: Mapping[str, Any], recorded: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(the value of each key of DEFAULTS, what the caller set otherwise than in training)."""
+def _chosen(
+    given: Mapping[str, Any], recorded: Mapping[str, Any], source: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(the value of each key of DEFAULTS, what was set otherwise than in training or is not known of an adapter)."""
     fields = {field.rpartition(".")[2]: field for field in DEFAULTS}
     unknown = [name for name in given if name not in fields]
     if unknown:
         raise UserError(f"{unknown[0]!r} is no setting; use {', '.join(fields)}")
-    chosen, notes = {}, []
+    chosen, notes, assumed = {}, [], []
     for name, field in fields.items():
         group = recorded.get(field.partition(".")[0], {})
         own = group.get(name, DEFAULTS[field]) or "none"  # quantize was once written as ""
         chosen[field] = own if given.get(name) is None else given[name]
         if name in group and list(np.atleast_1d(chosen[field])) != list(np.atleast_1d(own)):
             notes.append(f"{field} is {_shown(chosen[field])} here, and was {_shown(own)} in training")
+        elif name not in group and given.get(name) is None:
+            assumed.append(f"{field} {_shown(own)}")
+    if source and assumed:
+        notes.append(f"{source} does not record how it was trained, so these are defaults: {'; '.join(assumed)}")
     return chosen, tuple(notes)
 
 
@@ -154,7 +160,7 @@ def answer(ready: TrainedPolicy, task: Task, *, temperature: float, seed: int) -
 
 
 def _bare(policy: Policy) -> TrainedPolicy:
-    chosen, _ = _chosen({}, {})
+    chosen, _ = _chosen({}, {}, "")
     limits = (chosen["sampling.max_new_tokens"], chosen["sampling.context_tokens"])
     available = tools.select(chosen["tools.names"])
     return TrainedPolicy(policy, None, SamplingConfig(0.0, *limits), chosen["sampling.max_turns"], available, "")

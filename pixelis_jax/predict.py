@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         max_turns=args.max_turns,
         max_new_tokens=args.max_new_tokens,
         context_tokens=args.context_tokens,
-        names=None if args.tools is None else [name.strip() for name in args.tools.split(",")],
+        names=None if args.tools is None else _names(args.tools),
         dtype=args.dtype,
         quantize=args.quantize,
     )
@@ -111,6 +111,15 @@ def _refuse(args: argparse.Namespace) -> None:
     check_temperature("--temperature", args.temperature)
     if args.step and not args.workdir:
         raise UserError(f"--step={args.step} is a checkpoint of a --workdir; name that, or leave --step out")
+
+
+def _names(tools: str) -> list[str]:
+    from pixelis_jax.types import UserError
+
+    names = [name.strip() for name in tools.split(",") if name.strip()]
+    if not names:
+        raise UserError("--tools names no tool; name one, or leave it out for those of the training")
+    return names
 
 
 def _note(text: str) -> None:

@@ -52,7 +52,8 @@ def write_workdir(directory: Path, model: Path, *, steps: tuple[int, ...] = (3, 
             )
     config = {
         "job": "rft",
-        "model": {"name": str(model)},
+        "model": {"name": str(model), "dtype": "float32", "quantize": "none"},
+        "tools": {"names": ["ZOOM_IN"]},
         "lora": {"rank": LORA.rank, "alpha": LORA.alpha, "targets": list(LORA.targets)},
         **SETTINGS,
     }

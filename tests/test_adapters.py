@@ -245,6 +245,14 @@ def test_an_adapter_in_a_folder_of_its_own_name(adapter: Path, model: Path, tmp_
         adapters.read(tmp_path / "saved", base_name=str(model))
 
 
+def test_a_workdir_without_its_config(adapter: Path, model: Path, tmp_path: Path) -> None:
+    for name in ("adapter", "rft_adapters_base"):
+        shutil.copytree(adapter, tmp_path / "run" / name)
+    (tmp_path / "run" / "checkpoints").mkdir()
+    with pytest.raises(UserError, match=r"is a workdir without its run\.json; restore that, or give \S+run/adapter$"):
+        adapters.read(tmp_path / "run", base_name=str(model))
+
+
 def test_other_folders_that_are_no_adapter(adapter: Path, model: Path, tmp_path: Path) -> None:
     (adapter / peft.CONFIG).unlink()
     with pytest.raises(UserError, match=r"has the weights of an adapter and no adapter_config\.json"):

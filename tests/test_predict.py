@@ -378,6 +378,25 @@ def test_it_is_loaded_as_the_run_was_and_an_override_is_said(
     assert "note: model.dtype is float32 here, and was bfloat16 in training" in capsys.readouterr().err
 
 
+def test_defaults_that_an_adapter_does_not_record_are_said(model: Path, picture: Path, tmp_path: Path) -> None:
+    workdir = small_model.write_workdir(tmp_path / "rft", model, steps=(2,))
+    folder = tmp_path / "peft"
+    export.main([f"--workdir={workdir}", "--to=peft", f"--out={folder}"])
+    assert asking.load(folder).notes == ()
+    (folder / "pixelis.json").unlink()
+    assert asking.load(folder, model=str(model), max_turns=3, max_new_tokens=4).notes == (
+        f"{folder} does not record how it was trained, so these are defaults: sampling.context_tokens 8192;"
+        " tools.names ZOOM_IN; model.dtype float32; model.quantize none",
+    )
+
+
+@pytest.mark.parametrize("names", ["", " , "])
+def test_no_tool_is_named(model: Path, picture: Path, names: str) -> None:
+    with pytest.raises(UserError, match="--tools names no tool"):
+        run(model, picture, f"--tools={names}")
+    run(model, picture, "--tools=ZOOM_IN,", "--max_new_tokens=2")
+
+
 def test_ask_from_python(model: Path, picture: Path, capsys) -> None:
     """A file, its pixels and Pillow's picture are the same question, and the command's."""
     ready = pixelis_jax.load(model=str(model), max_new_tokens=4)
