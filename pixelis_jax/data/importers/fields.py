@@ -6,7 +6,7 @@ from typing import Any
 
 from pixelis_jax.data.cota import OWN_TYPE
 from pixelis_jax.data.importers import answer_types, gold, picture_values, task_types
-from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, is_number, quoted
+from pixelis_jax.data.importers.base import Context, Place, Record, Refusal, first_of, is_number, printable, quoted
 from pixelis_jax.data.importers.pictures import MISSING, Picture
 
 IMAGES = (
@@ -105,7 +105,7 @@ def first_pictures(
 def identity(value: Any, place: Place) -> str:
     """A record's own id as text, or the name of its file where it has none."""
     named = isinstance(value, str | int) and not isinstance(value, bool) and value != ""
-    return str(value) if named else place.file.name
+    return str(value) if named else printable(place.file.name)
 
 
 def placed(pictures: Sequence[Picture], *, is_video: bool) -> Record:

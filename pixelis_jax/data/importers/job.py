@@ -18,7 +18,7 @@ from typing import IO, Any
 from pixelis_jax import __version__
 from pixelis_jax.data import cota
 from pixelis_jax.data.importers import FORMATS, box_habits, marks, numbering, prompts
-from pixelis_jax.data.importers.base import Context, Options, Place, Record, Refusal, kind_of, without_nan
+from pixelis_jax.data.importers.base import Context, Options, Place, Record, Refusal, kind_of, printable, without_nan
 from pixelis_jax.data.importers.pictures import Picture, Pictures
 from pixelis_jax.data.importers.sources import SAMPLES, Source, check_packages, discover, read
 from pixelis_jax.data.importers.summary import Answers, Drawn
@@ -62,7 +62,7 @@ class Import:
         """`check` may raise UserError for a sample that would be of no use; `shown` samples are drawn to be shown."""
         self.source, self.out, self.options, self.check = source, out, options, check
         self.counts, self.drawn = Counts(), Drawn(shown)
-        self._name = source.resolve().name
+        self._name = printable(source.resolve().name)
         self._ids: dict[str, str] = {}
         self._refusals: IO[str] | None = None
 
@@ -135,7 +135,9 @@ class Import:
         self._save({"asked": self.asked(), "finished": False})
 
     def _save(self, content: Record) -> None:
-        atomic_write(self.out / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        # A name of a file that is not UTF-8 becomes an escape of JSON.
+        atomic_write(self.out / MANIFEST, text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
     def _write(self) -> None:
         hashes = [self._hash(source) for source in self.sources]
@@ -190,7 +192,7 @@ class Import:
             raise error
         assert self._refusals is not None
         counter[kind_of(error, where)] += 1
-        line = " ".join(str(error).split())
+        line = printable(" ".join(str(error).split()))
         self._refusals.write(line + "\n")
         if len(self.counts.first) < FIRST:
             self.counts.first.append(line)

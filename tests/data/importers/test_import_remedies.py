@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from pixelis_jax.data.importers import base, visual_cot
+from pixelis_jax.data.importers.base import Options
+from pixelis_jax.data.importers.job import Import
 
 ASKED = {"image": "a.png", "question": "What is it?"}  # a.png is 200 x 100
 CROP = "a.png###[10, 20, 60, 70]"
@@ -322,3 +324,16 @@ def test_more_names_of_pictures(bring, name):
     assert sample.answer == "red"
     (sample,), _, _ = bring({"image": "a.png", name: "COCO_1.jpg", "query": "What?", "label": "red"})
     assert len(sample.image_paths) == 1
+
+
+def test_names_that_are_no_text_do_no_harm(data, tmp_path):
+    file = os.fsdecode(os.fsencode(data / "r") + b"\xff.jsonl")
+    records = [ASKED | {"answer": "red"}, ASKED | {"answer": ""}, ASKED | {"answer": "", "answer_\ud800": "x"}]
+    with open(file, "w") as out:
+        out.write("".join(json.dumps(record) + "\n" for record in records))
+    job = Import(data / file, tmp_path / "o", Options())
+    job.run()
+    lines = (job.out / "refused.txt").read_text(encoding="utf-8").splitlines()
+    assert [line.partition("r\\udcff.jsonl:")[2][:10] for line in lines] == ["2: answer:", "3: answer:"]
+    manifest = json.loads((job.out / "import.json").read_text(encoding="utf-8"))
+    assert [source["file"] for source in manifest["sources"]] == ["r\udcff.jsonl"]
