@@ -19,6 +19,8 @@ SETTINGS = {
     "image": {"min_pixels": 3136, "max_pixels": 12544, "crop_min_pixels": 1568, "crop_max_pixels": 4703},
     "sampling": {"max_new_tokens": 6, "context_tokens": 512, "max_turns": 2},
 }
+PRECISION = {"dtype": "float32", "quantize": "none"}
+TOOLS = {"names": ["ZOOM_IN"]}
 
 
 def write_model(directory: Path, *, dtype=jnp.float32, settings=None) -> Path:
@@ -52,8 +54,8 @@ def write_workdir(directory: Path, model: Path, *, steps: tuple[int, ...] = (3, 
             )
     config = {
         "job": "rft",
-        "model": {"name": str(model), "dtype": "float32", "quantize": "none"},
-        "tools": {"names": ["ZOOM_IN"]},
+        "model": {"name": str(model), **PRECISION},
+        "tools": TOOLS,
         "lora": {"rank": LORA.rank, "alpha": LORA.alpha, "targets": list(LORA.targets)},
         **SETTINGS,
     }

@@ -55,7 +55,8 @@ def test_the_last_whole_step_comes_out_exactly(workdir: Path, model: Path, tmp_p
     wanted = jax.tree.map(lambda x: x * 5, small_model.random_adapter(model))
     assert same(again, wanted) and config == small_model.LORA
     assert json.loads((out / peft.CONFIG).read_text())["base_model_name_or_path"] == str(model)
-    assert adapters.settings_of(out) == {**small_model.SETTINGS, "lora": {"targets": list(small_model.LORA.targets)}}
+    recorded = {**small_model.SETTINGS, "model": small_model.PRECISION, "tools": small_model.TOOLS}
+    assert adapters.settings_of(out) == {**recorded, "lora": {"targets": list(small_model.LORA.targets)}}
     assert "step 5 of rft" in capsys.readouterr().out
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["adapter"]  # no temporary folder is left
 

@@ -17,6 +17,7 @@ from pixelis_jax.cota import import_
 from pixelis_jax.data import cota
 from pixelis_jax.data.cota import Provenance, Sample, Step
 
+NO_FORMAT = "record: has the fields of no format that is known; its question must be in question, its answer in answer"
 BOX = {"bbox_2d": [1, 2, 30, 40]}
 OWN = Sample(
     task_type="text_extraction",
@@ -145,7 +146,7 @@ def test_a_file_of_mixed_formats_is_told_apart_record_by_record(data, tmp_path, 
         "total": 7,
         "reasons": {
             **{"record: must be a JSON object": 2, "sample_id: is there twice; the first one is kept": 2},
-            **{"record: has the fields of no format that is known": 1},
+            **{NO_FORMAT: 1},
             **{"not valid JSON ..": 1, "not UTF-8 text ..": 1},
         },
     }
@@ -161,8 +162,8 @@ def test_only_the_first_refusals_are_shown(data, tmp_path, capsys):
     write(data / "x.jsonl", [RECORDS["prompts"], *({"a": i} for i in range(50))])
     assert command(f"--input={data / 'x.jsonl'}", f"--out={tmp_path / 'out'}") == 0
     shown = capsys.readouterr().out
-    assert "    50  record: has the fields of no format that is known" in shown
-    assert shown.count("known (a)\n") == 20 and "read: 1 of 51 records, 1 samples" in shown
+    assert f"    50  {NO_FORMAT}" in shown
+    assert shown.count(f"{NO_FORMAT} (a)\n") == 20 and "read: 1 of 51 records, 1 samples" in shown
 
 
 def test_strict_stops_at_the_first_and_leaves_nothing(data, tmp_path, capsys):
@@ -170,7 +171,7 @@ def test_strict_stops_at_the_first_and_leaves_nothing(data, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     for out in (tmp_path / "new", tmp_path / "empty"):
         assert command(f"--input={path}", f"--out={out}", "--strict") == 2
-        assert f"{path}:2: record: has the fields of no format that is known (a)" in capsys.readouterr().err
+        assert f"{path}:2: {NO_FORMAT} (a)" in capsys.readouterr().err
     assert not (tmp_path / "new").exists() and files(tmp_path / "empty") == {}
     assert list((tmp_path / "empty").iterdir()) == []
     write(path, [RECORDS["prompts"]])

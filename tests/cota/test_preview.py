@@ -56,7 +56,8 @@ def test_the_report_ends_with_a_table(data, tmp_path, capsys):
     assert table[1:4] == [
         "refused: 2 of 14 records",
         "       1  answer: missing or empty; a question needs one, or --unanswered",
-        "       1  record: has the fields of no format that is known",
+        "       1  record: has the fields of no format that is known; its question must be in question, its answer in"
+        " answer",
     ]
     assert sorted(table[5 : end - 3]) == [
         "       1  choice: B",
