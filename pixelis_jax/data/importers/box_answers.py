@@ -37,7 +37,8 @@ _ASK = "\n(Give the box in the coordinates that the tools use for this picture.)
 _SAME_SHAPE = 0.05  # difference of width / height that rounding to a model's patches makes
 _SEVERAL = re.compile(r"\s*\[\s*\[.*\]\s*\]\s*", re.DOTALL)
 _POINT = re.compile(
-    r"\s*[\[(]?\s*-?\d+(?:\.\d+)?\s*,\s*-?\d+(?:\.\d+)?\s*[\])]?\s*|.*\bpoint_2d\b.*|\s*<points?\b.*", re.DOTALL
+    r"\s*[\[(]?\s*-?\d+(?:\.\d+)?\s*,\s*-?\d+(?:\.\d+)?\s*[\])]?\s*|[\s\[{(]*[\"']point_2d\b.*|\s*<points?\b.*",
+    re.DOTALL,
 )
 
 

@@ -30,19 +30,19 @@ _SPELLINGS = {
 }
 _NAMES = ("cx", "cy", "x1", "y1", "x2", "y2", "w", "h", "x", "y")  # in the order in which they are tried
 _NAME = f"(?<![a-z0-9])({'|'.join(_SPELLINGS[name] for name in _NAMES)})(?![a-z0-9])"
-_GAP = r"[\s>\])}\"'$]*(?:[,;，、]|\s)\s*(?:and\s+)?[\s<\[({\"'$]*"
-_LISTED = re.compile(rf"[\[({{<]*\s*{_NAME}{_GAP}{_NAME}{_GAP}{_NAME}{_GAP}{_NAME}\s*[\])}}>]*", re.IGNORECASE)
+_GAP = r"[>\])}\"'$]{0,3}(?:\s{0,3}[,;，、]|\s)\s{0,3}(?:and\s{1,3})?[<\[({\"'$]{0,3}"
+_LISTED = re.compile(rf"[\[({{<]{{0,3}}{_NAME}{_GAP}{_NAME}{_GAP}{_NAME}{_GAP}{_NAME}[\])}}>]{{0,3}}", re.IGNORECASE)
 _WORD = re.compile(
     r"(?<![a-z])(?:(xywh|xyxy|yxyx|cxcywh|xcycwh|ltwh|ltrb)(?![a-z])"
     r"|(?:ms[ -]?)?(coco|yolo|pascal[ _-]?voc|voc)(?:[ -]style)? (?:bbox |box |bounding[ -]box )?format\b)",
     re.IGNORECASE,
 )
 
-_TO = r"\s*(?:-|–|—|~|to|and|,|\.\.\.?|到|至|，)\s*"
+_TO = r"\s{0,3}(?:-|–|—|~|to|and|,|\.\.\.?|到|至|，)\s{0,3}"
 _RANGES = {
-    "norm1000": rf"[\[(]?\s*0{_TO}(?:1[,]?000|999)\s*[\])]?(?!\.?\d)",
-    "percent": rf"[\[(]?\s*0{_TO}100\s*%?\s*[\])]?(?!\.?\d)",
-    "relative": rf"[\[(]?\s*0(?:\.0+)?{_TO}1(?:\.0+)?\s*[\])]?(?!\.?\d)",
+    "norm1000": rf"[\[(]?\s{{0,3}}0{_TO}(?:1[,]?000|999)(?![\d]|\.\d)",
+    "percent": rf"[\[(]?\s{{0,3}}0{_TO}100(?!\d|\.\d)",
+    "relative": rf"[\[(]?\s{{0,3}}0(?:\.0{{1,4}})?{_TO}1(?:\.0{{1,4}})?(?!\d|\.\d)",
 }
 _ABOUT = (
     r"(?:\b(?:re)?(?:normali[sz]ed|scaled|relative|rang(?:e|es|ing)|coordinates?|percent(?:ages?)?)\b"
@@ -56,19 +56,19 @@ _PIXELS = re.compile(
     re.IGNORECASE,
 )
 
-_PX = r"(?:\s*(?:px|pixels?|像素))?"
-_BY = rf"(\d{{2,5}})\s*(?:x|×|\*|by|乘)\s*(\d{{2,5}}){_PX}"
+_PX = r"(?:\s{0,3}(?:px|pixels?|像素))?"
+_BY = rf"(?<!\d)(\d{{2,5}})\s{{0,3}}(?:x|×|\*|by|乘)\s{{0,3}}(\d{{2,5}}){_PX}"
 _PICTURE = r"(?:image|picture|photo|photograph|screenshot|frame)"
 _HAS = r"size|resolution|dimensions?|is|are|was|has|have|had|a|an|the|of|resized|scaled|to|with"
-_SIDE = rf"\b[\s:=]*(?:(?:is|of)\s+)?(\d{{2,5}}){_PX}"
+_SIDE = rf"\b[\s:=]{{0,3}}(?:(?:is|of)\s{{1,3}})?(\d{{2,5}}){_PX}"
 _SIZES = [
     re.compile(spelled, re.IGNORECASE)
     for spelled in (
-        rf"\b{_PICTURE}(?:'s)?[\s:(]*(?:(?:{_HAS})[\s:=(]*){{0,6}}{_BY}",
-        rf"\b(?:size|resolution|dimensions?)\b[\s:=(]*(?:(?:is|are|of)[\s:=(]*)?{_BY}",
+        rf"\b{_PICTURE}(?:'s)?[\s:(]{{0,3}}(?:(?:{_HAS})[\s:=(]{{1,3}}){{0,6}}{_BY}",
+        rf"\b(?:size|resolution|dimensions?)\b[\s:=(]{{0,3}}(?:(?:is|are|of)[\s:=(]{{1,3}})?{_BY}",
         rf"{_BY}(?=[ -]{_PICTURE}\b)",
-        rf"\bwidth{_SIDE}[\s,;]*(?:and)?[\s,;]*(?:(?:the|a|its) )?height{_SIDE}",
-        rf"图(?:片|像)?的?(?:大小|尺寸|分辨率)(?:为|是|：|:)?\s*{_BY}",
+        rf"\bwidth{_SIDE}[\s,;]{{0,3}}(?:and\s{{1,3}})?(?:(?:the|a|its) )?height{_SIDE}",
+        rf"图(?:片|像)?的?(?:大小|尺寸|分辨率)(?:为|是|：|:)?\s{{0,3}}{_BY}",
     )
 ]
 
@@ -76,10 +76,10 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 _HANZI = "一二三四五六七八九十"
 _SHOWN = rf"(?:{_PICTURE}|figure|page|view)"
 _NTH = re.compile(
-    rf"\b({'|'.join(_ORDINALS)}|\d{{1,2}}(?:st|nd|rd|th)|last)\s+(?:of the (?:\w+ )?)?{_SHOWN}s?\b"
-    rf"|\b{_SHOWN}\s*(?:#|no\.?\s*|number\s*)?(\d{{1,2}})\b(?!\s*(?:x|×|\*|px|pixel))"
-    r"|\b(?:image|picture|photo|figure)\s+\(?((?-i:[A-H]))\b"
-    rf"|第\s*([{_HANZI}两\d]{{1,2}})\s*(?:张|幅|帧|个?图)|图\s*(\d{{1,2}})",
+    rf"\b({'|'.join(_ORDINALS)}|\d{{1,2}}(?:st|nd|rd|th)|last)\s{{1,3}}(?:of the (?:\w{{1,20}} )?)?{_SHOWN}s?\b"
+    rf"|\b{_SHOWN}\s{{0,3}}(?:#|no\.?\s{{0,3}}|number\s{{0,3}})?(\d{{1,2}})\b(?!\s{{0,3}}(?:x|×|\*|px|pixel))"
+    r"|\b(?:image|picture|photo|figure)\s{1,3}\(?((?-i:[A-H]))\b"
+    rf"|第\s{{0,3}}([{_HANZI}两\d]{{1,2}})\s{{0,3}}(?:张|幅|帧|个?图)|图\s{{0,3}}(\d{{1,2}})",
     re.IGNORECASE,
 )
 _ASKS_PLACE = re.compile(
@@ -100,12 +100,12 @@ _ASKS_POINT = re.compile(
     r"|keypoints?)\b|点击|指出|点坐标|关键点",
     re.IGNORECASE,
 )
-_NUMBER = r"\s*-?\d+(?:\.\d+)?\s*"
+_NUMBER = r"\s{0,3}-?\d{1,9}(?:\.\d{1,9})?\s{0,3}"
 _PAIR = rf"\(({_NUMBER}),({_NUMBER})\)"
-_PLAIN = re.compile(rf"[\[(]({_NUMBER}),({_NUMBER}),({_NUMBER}),({_NUMBER})[\])]|{_PAIR}\s*,?\s*{_PAIR}")
+_PLAIN = re.compile(rf"[\[(]({_NUMBER}),({_NUMBER}),({_NUMBER}),({_NUMBER})[\])]|{_PAIR}\s{{0,3}},?\s{{0,3}}{_PAIR}")
 _AT = re.compile(
-    r"\b(?:in|inside|within|at|box|bbox|region|area|located|by|coordinates?|rectangle)\s*(?:the\s+)?[:=]?\s*$"
-    r"|[在框域]\s*[:：]?\s*$",
+    r"\b(?:in|inside|within|at|box|bbox|region|area|located|by|coordinates?|rectangle)\s{0,3}(?:the\s{1,3})?[:=]?\s{0,3}$"
+    r"|[在框域]\s{0,3}[:：]?\s{0,3}$",
     re.IGNORECASE,
 )
 
@@ -179,7 +179,9 @@ def boxes_in(question: str, *, anywhere: bool = False) -> list[Box]:
     found = []
     for match in _PLAIN.finditer(question):
         a, b, c, d = (float(number) for number in match.groups() if number is not None)
-        if anywhere or (_AT.search(question[: match.start()]) and not asks_numbers(question)):
+        if anywhere or (
+            _AT.search(question[max(match.start() - 40, 0) : match.start()]) and not asks_numbers(question)
+        ):
             found.append((a, b, c, d))
     return found
 

@@ -15,9 +15,9 @@ _CONCLUSIONS = ("CONCLUSION", "conclusion")
 _TAGS = ("answer", "ANSWER", *_CONCLUSIONS, "final_answer")
 _THOUGHTS = ("think", "thinking", "thought", "reasoning", "THINK")
 _FINAL = re.compile(
-    r"(?:^|[\n.!?。]\s*)(?:#+\s*)?(\*\*|__)?(?:(?:so|thus|hence|therefore)\s*,?\s+)?(?:the\s+)?"
+    r"(?:^|[\n.!?。]\s{0,9})(?:#{1,6}\s{0,3})?(\*\*|__)?(?:(?:so|thus|hence|therefore)\s?,?\s{1,3})?(?:the\s{1,3})?"
     r"(?:final |correct )?answer"
-    r"(?:\s*[:：]\s*(?(1)\1)|(?(1)\1\s*[:：]|(?!))|\s+is\s*:?\s)\s*(\S[^\n]*?)\s*$",
+    r"(?:\s{0,3}[:：]\s{0,3}(?(1)\1)|(?(1)\1\s{0,3}[:：]|(?!))|\s{1,3}is\s{0,3}:?\s)\s{0,9}(\S[^\n]{0,400}?)\s{0,9}$",
     re.IGNORECASE,
 )
 _AND, _OR = (re.compile(rf"\s*</?{word}/?>\s*", re.IGNORECASE) for word in ("AND", "OR"))
@@ -56,7 +56,7 @@ def concluded(text: str) -> tuple[str, str] | None:
             return before.strip(), tagged[-1].strip()
     if hashes := _HASHES.search(text):
         return text[: hashes.start()].strip(), hashes[1].strip()
-    final = _FINAL.search(text)
+    final = _FINAL.search(text.rstrip())
     if final and len(final[2]) <= LONGEST and texts.unwrap(final[2]):
         return (text.strip() if text[: final.start()].strip() else ""), final[2]
     return None
