@@ -24,7 +24,7 @@ from pixelis_jax.data.demonstrations import DemonstrationConfig
 from pixelis_jax.data.pixelsearch import assets
 from pixelis_jax.data.prompts import Prompts, Scenes, open_questions, prompt_tokens
 from pixelis_jax.data.synthesis.samples import SynthesisConfig
-from pixelis_jax.evaluation import Evaluator
+from pixelis_jax.evaluation import OPENINGS, Evaluator
 from pixelis_jax.metrics import windows
 from pixelis_jax.models import image_processor, peft
 from pixelis_jax.models import lora as loras
@@ -317,11 +317,13 @@ def make_prompts(config: ConfigDict, policy: Policy) -> Prompts:
         kinds = tuple(config.rollout.kinds if config.job == "rft" else evaluation.kinds)
         return Scenes(config.seed, kinds, tuple(evaluation.kinds), evaluation.scenes)
     shown = schemas(tools_of(config))
+    opening = max(len(policy.processor.encode(text)) for text in OPENINGS)  # of evaluations that force a look, or none
 
     def check(task: Task) -> str:
         verify(task, task.answer)  # raises where the answer is not of its type
-        tokens, context = prompt_tokens(task, policy.processor, shown), config.sampling.context_tokens
-        too_long = f"task {task.task_id}: its prompt has {tokens} tokens, and sampling.context_tokens is {context}"
+        tokens, context = prompt_tokens(task, policy.processor, shown) + opening, config.sampling.context_tokens
+        told = f"task {task.task_id}: its prompt has {tokens} tokens with what may open an answer"
+        too_long = f"{told}, and sampling.context_tokens is {context}"
         return too_long if tokens >= context else ""
 
     return open_questions(

@@ -7,6 +7,7 @@ import errno
 import io
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -142,6 +143,15 @@ def _first_line(error: Exception) -> str:
 def _say(message: str, code: int) -> int:
     print(f"{program()}: {' '.join(message.split())}", file=sys.stderr, flush=True)
     return code
+
+
+def python() -> str:
+    """How a shell calls this Python: `python` where that is the one, else its path, from here where it lies below."""
+    found = shutil.which("python")
+    if found and os.path.abspath(found) == os.path.abspath(sys.executable):
+        return "python"
+    path = os.path.relpath(sys.executable)
+    return sys.executable if path.startswith(os.pardir) else path
 
 
 def program() -> str:

@@ -21,6 +21,8 @@ PyTree = Any
 FORCED_ZOOM = '<think>I need a closer look.</think><tool_call>{"name": "ZOOM_IN", "arguments": {"bbox_2d": ['
 FORCED_DIRECT = "<think>I can see it.</think><answer>"
 
+OPENINGS = (FORCED_ZOOM, FORCED_DIRECT)
+
 MODES: dict[str, dict[str, Any]] = {
     "tools_on": {},
     "tools_off": {"tools_on": False},

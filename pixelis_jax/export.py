@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pixelis_jax.cli import run_cli
+from pixelis_jax.cli import python, run_cli
 from pixelis_jax.metrics.files import atomic_write
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if args.to == "peft":
         print(f"its base: {base_in_python(trained.base_name, args.out)}")
     flag = f"--model={trained.base_name} --adapter={args.out}" if args.to == "peft" else f"--model={args.out}"
-    print(f'next: python -m pixelis_jax.predict {flag} --image=FILE --question="..."')
+    print(f'next: {python()} -m pixelis_jax.predict {flag} --image=FILE --question="..."')
 
 
 def base_in_python(name: str, adapter: Path) -> str:

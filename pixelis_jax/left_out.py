@@ -78,7 +78,7 @@ def first_step_lines(
             f"warning: {left:.0f} of {rows} dialogues are left out of the update: {_why(outcomes, config, excluded)}"
         )
     rate = scalars.get("success_rate")
-    if rate is not None:
+    if rate is not None and left < rows:
         expected, uniform = rate**group + (1 - rate) ** group, scalars.get("grpo/uniform_group_share")
         words = (
             f"note: {rate:.0%} of the dialogues are right, so at least {expected:.0%} of the groups of {group} are"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pixelis_jax import assembly
+from pixelis_jax.cli import python
 from pixelis_jax.data.cota_batches import Cursor
 from pixelis_jax.evaluation import Evaluator, evaluate_modes
 from pixelis_jax.metrics.files import read_jsonl
@@ -77,8 +78,8 @@ def _online_text(run: Run, s: dict[str, Any], counted: str) -> str:
             f"Curriculum: {changes or 'no change of stage'}",
             f"{s['steps']} steps{_without(s['skipped_updates'])} in {s['wall_s']:.0f} s."
             f" Everything is in {run.path}/ (docs/files.md)",
-            f"Next: python -m pixelis_jax.predict --workdir={run.path} {_example(run)}",
-            f"      python -m pixelis_jax.export --workdir={run.path} --to=peft --out=my-adapter",
+            f"Next: {python()} -m pixelis_jax.predict --workdir={run.path} {_example(run)}",
+            f"      {python()} -m pixelis_jax.export --workdir={run.path} --to=peft --out=my-adapter",
             f"      pip install tensorboard; tensorboard --logdir {run.path}/tensorboard",
         ]
     )

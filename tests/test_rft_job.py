@@ -166,10 +166,10 @@ def test_the_user_sees_where_it_starts_the_gate_the_stage_and_the_next_command(s
 
 
 def test_the_next_command_that_the_job_prints_works(straight, capsys):
-    (line,) = re.findall(r"^Next: python -m pixelis_jax.predict (.+)$", straight.output, re.MULTILINE)
+    (line,) = re.findall(r"^Next: \S+ -m pixelis_jax.predict (.+)$", straight.output, re.MULTILINE)
     predict.main(shlex.split(line))
     assert lines(straight.workdir / "trajectories.jsonl")[-1]["question"] in capsys.readouterr().out
-    assert "python -m pixelis_jax.export" in straight.output and "tensorboard --logdir" in straight.output
+    assert " -m pixelis_jax.export" in straight.output and "tensorboard --logdir" in straight.output
 
 
 def test_the_whole_state_of_a_stages_end_is_kept(straight):

@@ -5,6 +5,7 @@ import functools
 import os
 from typing import Any
 
+from pixelis_jax.cli import python
 from pixelis_jax.cota import options
 
 HELP = "make CoTA samples of all seven task types from drawn scenes, with the results of the real tools"
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{job.out / dataset.SAMPLES}: {job.num_samples} samples; {rate}{before}; see {job.out / statistics.REPORT}")
     for reason, count in done.given_up.most_common():
         print(f"  another scene was taken {count} times: {reason}")
-    print(f"next: python -m pixelis_jax.cota score --input={job.out} --out={job.out}_scored")
+    print(f"next: {python()} -m pixelis_jax.cota score --input={job.out} --out={job.out}_scored")
     return 0
 
 

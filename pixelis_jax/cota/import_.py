@@ -171,7 +171,7 @@ def report(job: "Import") -> Iterator[str]:
     containers = ", ".join(sorted({source.container for source in job.sources}))
     yield f"{job.source}: {counts.records} records in {len(job.sources)} files ({containers})"
     if job.aside:
-        yield f"  left aside: {len(job.aside)} files that are no part of it, {job.aside[0]} for one"
+        yield f"  left aside: {len(job.aside)} files, {job.aside[0]} for one; name one as --input to read it alone"
     for name, count in sorted(counts.formats.items()):
         how = f"told by {FORMATS[name].about}" if job.options.format == "auto" else "as asked for"
         yield f"  {count} samples from the format {name} ({how})"

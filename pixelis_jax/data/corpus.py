@@ -261,7 +261,8 @@ def _files(path: Path) -> tuple[list[str], list[Path]]:
     if path.is_file():
         return [ALL], [path]
     if not path.is_dir():
-        raise UserError(f"{path}: there is no such file or folder; `python -m pixelis_jax.cota generate` makes data")
+        remedy = "`python -m pixelis_jax.cota generate` makes data, `import` reads yours"
+        raise UserError(f"{path}: there is no such file or folder; {remedy}")
     scored = [path / f"{name}.jsonl" for name in CATEGORIES]
     if any(file.exists() for file in scored):
         missing = [file.name for file in (*scored, path / METADATA) if not file.exists()]

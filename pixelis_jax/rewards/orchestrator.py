@@ -91,7 +91,8 @@ def from_fields(rewards: Mapping[str, Any], fees: Mapping[str, Any]) -> RewardCo
         rapr_alpha=rewards["rapr_alpha"],
         rapr_beta=rewards["rapr_beta"],
     )
-    maxima = tuple((OP_ID[name], fees[f"max_{name.lower()}"]) for name in OPS if name != "THINK")
+    fields = {name: f"max_{name.lower()}" for name in OPS}
+    maxima = tuple((OP_ID[name], fees[field]) for name, field in fields.items() if field in fees)  # others: free
     return RewardConfig(
         norm=rewards["norm"],
         clip=rewards["clip"],

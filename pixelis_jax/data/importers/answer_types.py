@@ -49,6 +49,7 @@ _NAMED = re.compile(
     r"|版本|编号|车牌|电话|号码|邮编|航班|登机口|房间号|座位|地址|章节|楼层",
     re.IGNORECASE,
 )
+_DECADE = re.compile(r"['’]?\d{2}s|\d{3}0s", re.ASCII)  # the 1990s, no seconds
 _SLASHED = re.compile(r"\d{1,4}\s*/\s*\d{1,4}", re.ASCII)
 _PARTED = re.compile(
     r"\b(?:dates?|days?|when|open|opens|hours?|scores?|ratings?|rated|pages?|time signature|meter|metre|blood pressure"
@@ -99,7 +100,7 @@ def of_answers(question: str, accepted: Sequence[str]) -> str:
 
 def _is_name(question: str, answer: str) -> bool:
     """Whether an answer that may look like a number or a box is none: 007, version 3.10, the score 3/4, years."""
-    if _LEADING_ZERO.fullmatch(answer):
+    if _LEADING_ZERO.fullmatch(answer) or _DECADE.fullmatch(answer.strip()):
         return True
     if boxes.parse(answer) is not None and box_words.asks_numbers(question):
         return True

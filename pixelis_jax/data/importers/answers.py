@@ -16,6 +16,7 @@ from pixelis_jax.data.importers.gold_values import SAME_AS_BOOLEAN
 
 UNKNOWN = "(unknown)"  # stands for the answer that a question lacks
 MANY_WORDS = 12
+_BITS = {"1": True, "0": False, "true": True, "false": False}
 _WORDS = ("", "exact", answer_types.TEXT)  # what may be a list, or yes for 1
 _LETTERS = re.compile(
     r"[A-Z](?:\s*(?:,|;|&|\band\b|\bor\b)\s*[A-Z])*[.:)]?|[(\[（][A-Za-z][)\]）][.:]?|[A-Za-z][.:)）]"
@@ -109,10 +110,10 @@ def untyped(asked: Asked, place: Place) -> Record:
 
 def with_yes_or_no(question: str, accepted: Sequence[str]) -> list[str]:
     """Accepted answers; 1 and 0 for a question that asks whether something is so are yes and no too."""
-    bit = {"1": True, "0": False}.get(accepted[0]) if len(accepted) == 1 else None
+    bit = _BITS.get(accepted[0].lower()) if len(accepted) == 1 else None
     if bit is None or not _WHETHER.match(question) or _OR.search(question):
         return [*accepted]
-    return [*SAME_AS_BOOLEAN[bit], *accepted]
+    return list(dict.fromkeys([*SAME_AS_BOOLEAN[bit], *(answer.lower() for answer in accepted)]))
 
 
 def is_letter(answer: str) -> bool:

@@ -68,11 +68,12 @@ def is_box(asked: Asked, seen: Seen, context: Context) -> bool:
         return False
     if word != "iou" and (box_words.asks_numbers(asked.question) or asked.needs_all):
         return False
-    bracketed = all(any(sign in answer for sign in "[({<") for answer in asked.accepted)
-    if not (bracketed or word == "iou") or any(boxes.four(answer) is None for answer in asked.accepted):
+    is_place = word == "iou" or box_words.asks_place(asked.question)
+    bracketed = all(any(sign in answer for sign in "[({<=:") for answer in asked.accepted)
+    if not (bracketed or is_place) or any(boxes.four(answer) is None for answer in asked.accepted):
         return False
-    told = word == "iou" or box_frames.names_order(seen.fields) or context.options.box_format != "auto"
-    return told or box_words.asks_place(asked.question) or all(map(boxes.parse, asked.accepted))
+    told = box_frames.names_order(seen.fields) or context.options.box_format != "auto"
+    return is_place or told or all(map(boxes.parse, asked.accepted))
 
 
 def refuse_others(asked: Asked, place: Place) -> None:

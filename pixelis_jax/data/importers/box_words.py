@@ -38,6 +38,12 @@ _WORD = re.compile(
     re.IGNORECASE,
 )
 
+_CORNER = re.compile(
+    r"(?:the )?(?:top|upper|left)[- ](?:left|top) (?:corner|point|coordinates?)(?: \(x, ?y\))?,? (?:and|plus|with)"
+    r" (?:the |its )?(?:size|dimensions?|width(?: and |, ?)height)(?: \(w, ?h\))?",
+    re.IGNORECASE,
+)
+
 _TO = r"\s{0,3}(?:-|–|—|~|to|and|,|\.\.\.?|到|至|，)\s{0,3}"
 _RANGES = {
     "norm1000": rf"[\[(]?\s{{0,3}}0{_TO}(?:1[,]?000|999)(?![\d]|\.\d)",
@@ -49,7 +55,10 @@ _ABOUT = (
     r"|归一化|坐标|范围)[^.?!。？！\n\d]{0,40}?"
 )
 _RANGED = {name: re.compile(f"{_ABOUT}{spelled}", re.IGNORECASE) for name, spelled in _RANGES.items()}
-_THOUSANDTHS = re.compile(r"\bthousandths\b|千分", re.IGNORECASE)
+_THOUSANDTHS = re.compile(
+    r"\bthousandths\b|千分|(?<![\d.])0\s?(?:-|–|to)\s?(?:1,?000|999)(?!\d|\.\d)|(?<!\d)1000\s?[x×]\s?1000(?!\d)",
+    re.IGNORECASE,
+)
 _NORMALIZED = re.compile(r"\b(?:normali[sz]ed|relative (?:box )?coordinates?)\b|归一化|相对坐标", re.IGNORECASE)
 _PIXELS = re.compile(
     r"\bpixel (?:coordinates?|units?|values?)\b|\bin (?:absolute )?pixels\b|\babsolute coordinates?\b|像素",
@@ -83,7 +92,7 @@ _NTH = re.compile(
     re.IGNORECASE,
 )
 _ASKS_PLACE = re.compile(
-    r"\b(?:where|locat\w*|bounding|bbox\w*|box(?:es)?|coordinates?|regions?|areas?|positions?|detect\w*|localis\w*"
+    r"\b(?:where|locat\w*|bounding|bbox\w*|box(?:es)?|coordinates?|regions?|areas?|positions?|detect\w*|localis\w*|corners?"
     r"|localiz\w*|ground(?:ing)?|rectangles?|find|segment|polygons?|outlines?|contours?)\b"
     r"|在哪|哪里|何处|位置|坐标|框|定位|检测|区域",
     re.IGNORECASE,
@@ -123,6 +132,8 @@ def order(question: str) -> tuple[Order | None, str]:
     """(the order of numbers that a question asks for, its words); None with words that are no order of a box."""
     if listed := _LISTED.search(question):
         return _ordered(listed), listed[0].strip()
+    if corner := _CORNER.search(question):
+        return _SIZED, corner[0]
     if word := _WORD.search(question):
         return order_of(word[1] or word[2]), word[0]
     return None, ""
@@ -161,12 +172,12 @@ def pictures(question: str, count: int) -> set[int]:
 
 def asks_numbers(question: str) -> bool:
     """Whether the answer of a question is a list of numbers, and no place."""
-    return _ASKS_NUMBERS.search(question) is not None and _ASKS_PLACE.search(question) is None
+    return _ASKS_NUMBERS.search(question) is not None and not asks_place(question)
 
 
 def asks_place(question: str) -> bool:
     """Whether a question asks where something is."""
-    return _ASKS_PLACE.search(question) is not None
+    return _ASKS_PLACE.search(question) is not None or order(question)[0] is not None
 
 
 def asks_point(question: str) -> bool:

@@ -14,7 +14,7 @@ from pixelis_jax.data.importers.gold import NOTHING
 
 NAMES = ("choices", "options", "choice", "answer_choices", "option", "option_list", "choice_list", "candidates")
 _COLUMN = re.compile(r"(?:choice|option|opt|op|candidate)[_ ]?([A-Za-z]|\d{1,2})", re.IGNORECASE)
-_PREFIX = re.compile(r"\s*(?:[(（\[]([A-Za-z])[)）\]]|([A-Za-z])[.:)、．])\s*(\S.*)", re.DOTALL)
+_PREFIX = re.compile(r"\s*(?:[(（\[]([A-Za-z])[)）\]]|([A-Za-z])[.:)、．：）])\s*(\S.*)", re.DOTALL)
 _NAME = re.compile(r"(?:[A-Z]\.\s*)+[A-Z][\w'’-]{2,}(?:\s[A-Z][\w'’-]+)*")  # G. Washington
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 _LABELS, _TEXTS = (

@@ -75,8 +75,17 @@ def letters_of(
 def _named(answer: str, listed: Choices, place: Place, context: Context) -> set[int]:
     label = choices.label_of(answer)
     if listed.labels:
+        number = numbering.number_of(answer)
         if label in listed.labels:
-            return {listed.labels.index(label)}
+            counted = listed.labels[0] in ("0", "1") and number is not None
+            meaning = context.numbering(place) if counted else ""
+            if {numbering.FROM_0: "0", numbering.FROM_1: "1"}.get(meaning, listed.labels[0]) == listed.labels[0]:
+                return {listed.labels.index(label)}
+        if number is not None and listed.labels[0] in ("0", "1"):  # counted otherwise than the columns have numbers
+            index = number - (context.numbering(place) == numbering.FROM_1)
+            if context.numbering(place) in (numbering.FROM_0, numbering.FROM_1) and 0 <= index < len(listed.texts):
+                context.notes[f"answers that are numbers of choices, counted {context.numbering(place)}"] += 1
+                return {index}
     elif (number := numbering.number_of(answer)) is not None:
         if listed.moved and not indices_of(answer, listed.texts):
             reason = "a number of a choice, and the letters of the choices are in another order"

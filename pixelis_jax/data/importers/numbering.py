@@ -118,6 +118,8 @@ def decided(records: Iterator[Any]) -> str:
         for number, count, named in _evidence(record):
             if number is None:
                 others += 1
+            elif named and number > count:
+                others += 1  # a text for sure
             elif not named and number <= count:
                 numbers += 1
                 ends |= {FROM_0} if number == 0 else {FROM_1} if number == count else set()
@@ -131,7 +133,7 @@ def decided(records: Iterator[Any]) -> str:
 def _evidence(record: Any) -> list[tuple[int | None, int, bool]]:
     """(the answer if it is a number, how many choices there are, whether one has that text), of each of the answers."""
     found, answer = _asked(record)
-    if found is None or found.labels:
+    if found is None or (found.labels and found.labels[0] not in ("0", "1")):
         return []
     numbers = [number_of(item) for item in several(answer)]
     return [(n, len(found.texts), n is not None and bool(indices_of(str(n), found.texts))) for n in numbers]

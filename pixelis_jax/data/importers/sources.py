@@ -27,6 +27,7 @@ KNOWN = frozenset(
 # Names of fields that are known also with capitals, spaces or hyphens: Question, Correct Answer, imagePath.
 _SPELLED = KNOWN | KNOWN_IDS | {*choices.NAMES, *CONTEXT, messages.MORE, messages.HISTORY, "answer_type", "bbox_format"}
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_OTHERS = (".csv", ".tsv")
 _ELSEWHERE = {
     b"\x1f\x8b": "is compressed; unpack it with gunzip",
     b"PK\x03\x04": "is a zip archive; unpack it",
@@ -141,11 +142,17 @@ def _single(path: Path) -> Source:
     for magic, told in _ELSEWHERE.items():
         if start.startswith(magic):
             raise UserError(f"{path} {told}, and name what comes out")
-    if path.suffix.lower() in (".csv", ".tsv", ".txt", ".md"):
+    if path.suffix.lower() in (*_OTHERS, ".txt", ".md"):
         raise UserError(f"{path}: {path.suffix} files are not read; write JSONL, one object a line")
     if start == b"PAR1":
         return Source(path, "parquet")
     return Source(path, "arrow" if start == b"ARRO" else _TABLES.get(path.suffix.lower(), "json"))
+
+
+def _is_list_of_records(file: Path) -> bool:
+    """Whether a JSON file begins as a list of objects, as data has it; an object may be about the data."""
+    with file.open("rb") as handle:
+        return b"".join(handle.read(1000).split()).removeprefix(b"\xef\xbb\xbf").startswith(b"[{")
 
 
 def _folder(path: Path, options: Options) -> tuple[list[Source], list[Path]]:
@@ -163,11 +170,14 @@ def _folder(path: Path, options: Options) -> tuple[list[Source], list[Path]]:
     if pairs:
         chosen = pairs
     elif tables or lines:
-        chosen = sorted(tables + lines, key=lambda source: str(source.path))
+        more = [Source(f, "json", _split_of(f, path)) for f in objects if _is_list_of_records(f)]
+        chosen = sorted(tables + lines + more, key=lambda source: str(source.path))
     else:
         chosen = [Source(f, "json", _split_of(f, path)) for f in objects]
     taken = {source.path for source in chosen}
-    everything = [source.path for source in tables + lines] + objects
+    everything = (
+        [source.path for source in tables + lines] + objects + [f for f in files if f.suffix.lower() in _OTHERS]
+    )
     return chosen, [file for file in everything if file not in taken]
 
 

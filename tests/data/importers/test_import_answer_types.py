@@ -165,3 +165,17 @@ def test_a_context_of_no_known_shape_is_counted(bring, given):
     (sample,), _, job = bring({"image": "a.png", "question": "What?", "answer": "red", "context": given})
     assert sample.question == "What?"
     assert job.counts.notes["context is not part of the question; put it there if it is needed"] == 1
+
+
+@pytest.mark.parametrize("answer", ["1990s", "'90s", "2000s"])
+def test_decades_are_no_seconds(bring, answer):
+    (sample,), _, _ = bring({"image": "a.png", "question": "Which decade is it?", "answer": answer})
+    assert sample.answer_type == "exact"
+
+
+@pytest.mark.parametrize(("given", "said"), [("True", "yes"), ("false", "no"), (True, "yes"), ("1", "true")])
+def test_true_as_a_text_accepts_yes(bring, score, given, said):
+    (sample,), _, _ = bring({"image": "a.png", "question": "Is it red?", "answer": given})
+    assert score(sample, said) == 1
+    (sample,), _, _ = bring({"image": "a.png", "question": "Which word is written?", "answer": "True"})
+    assert score(sample, "yes") == 0

@@ -44,6 +44,8 @@ ORDERED = [
     ("Locate it in COCO format.", [10, 20, 50, 50], "Locate it in [x1, y1, x2, y2]."),
     ("Where? Give x_min, x_max, y_min, y_max.", [10, 60, 20, 70], "Where? Give [x1, y1, x2, y2]."),
     ("Where? Give (x1, y1), (x2, y2).", [10, 20, 60, 70], "Where? Give (x1, y1), (x2, y2)."),
+    ("Give [x_min, y_min, width, height].", [10, 20, 50, 50], "Give [x1, y1, x2, y2]."),
+    ("Give the top-left corner and the size.", [10, 20, 50, 50], "Give [x1, y1, x2, y2]."),
 ]
 
 
@@ -77,6 +79,13 @@ def test_the_format_that_a_record_names(bring, word, answer):
 def test_yolo_numbers_are_shares(bring):
     (sample,), _, _ = bring(BOX | {"bbox_format": "yolo", "answer": [0.5, 0.5, 0.2, 0.4]})
     assert sample.answer == "[0.4, 0.3, 0.6, 0.7]" and sample.metadata == {"answer_frame": "relative"}
+
+
+@pytest.mark.parametrize("answer", ["x=10, y=20, w=50, h=50", "x1: 10, y1: 20, x2: 60, y2: 70", "10, 20, 60, 70"])
+def test_boxes_without_brackets_answer_questions_for_a_place(bring, score, answer):
+    (sample, other), _, _ = bring(BOX | {"answer": answer}, BOX | {"question": "What comes next?", "answer": answer})
+    assert (sample.answer_type, sample.answer, score(sample, "[10, 20, 60, 70]")) == ("iou", CORNERS, 1)
+    assert (other.answer_type == "iou") == ("x" in answer)  # names of corners say it without a question
 
 
 def test_names_of_numbers_come_before_a_format(bring):
@@ -125,6 +134,8 @@ def test_what_says_what_it_is_does_not_decide_a_file():
         ("Where? Coordinates normalized to 0-1000.", [100, 200, 600, 700], "norm1000"),
         ("Give the box in the range [0, 999].", [100, 200, 600, 700], "norm1000"),
         ("Give the box in thousandths.", [100, 200, 600, 700], "norm1000"),
+        ("Where is the circle? Answer in 0-1000.", [100, 200, 600, 700], "norm1000"),
+        ("Where? It was scaled to 1000x1000.", [100, 200, 600, 700], "norm1000"),
         ("定位杯子，坐标归一化到0-1000。", [100, 200, 600, 700], "norm1000"),
         ("Give the box normalized between 0 and 1.", [0.1, 0.2, 0.6, 0.7], "relative"),
         ("Where? Use normalized coordinates.", [0.1, 0.2, 0.6, 0.7], "relative"),

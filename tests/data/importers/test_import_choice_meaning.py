@@ -269,3 +269,51 @@ def test_none_is_a_choice(bring):
 def test_initials_of_people_are_no_letters_of_choices(bring):
     (sample,), _, _ = bring(THREE | {"choices": ["G. Washington", "A. Lincoln"], "answer": "A. Lincoln"})
     assert ([*sample.choices], sample.answer) == (["G. Washington", "A. Lincoln"], "B")
+
+
+FOUR = {"image": "a.png", "question": "What?", "option1": "x", "option2": "y", "option3": "z", "option4": "w"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "letters"),
+    [
+        ((0, 1, 2, 3), "ABCD"),
+        (("0", "1", "3"), "ABD"),
+        ((1, 2, 3, 4), "ABCD"),
+        ((1, 2, 1), "ABA"),
+        (("option2", "option_4", "option 1"), "BDA"),
+    ],
+)
+def test_columns_with_numbers_are_counted_as_the_file_shows(bring, answers, letters):
+    samples, refused, _ = bring(*(FOUR | {"id": i, "answer": answer} for i, answer in enumerate(answers)))
+    assert refused == [] and "".join(sample.answer for sample in samples) == letters
+
+
+def test_a_number_that_can_only_be_a_text_tells_of_texts(bring):
+    numbers = {"image": "a.png", "question": "How many?", "choices": ["2", "3", "4", "5"]}
+    other = {"image": "a.png", "question": "What?", "choices": ["x", "y", "z"], "answer": 0}
+    (one, two), (told,), _ = bring(numbers | {"answer": "5"}, numbers | {"id": 2, "answer": 3}, other)
+    assert (one.answer, two.answer) == ("D", "B") and "say --answer_index" in told
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "哪个是蓝色的？（ ）A、圆形 B、方形 C、三角形",
+        "哪个是蓝色的？（ ）A．圆形 B．方形 C．三角形",
+        "哪个是蓝色的？（　）A.圆形 B.方形 C.三角形",
+    ],
+)
+def test_choices_behind_an_empty_bracket(bring, question):
+    (sample,), _, _ = bring({"image": "a.png", "question": question, "answer": "B"})
+    assert [*sample.choices] == ["圆形", "方形", "三角形"] and sample.answer == "B"
+
+
+def test_letters_with_wide_colons(bring):
+    (sample,), _, _ = bring({"image": "a.png", "question": "什么？", "options": ["A：圆形", "B：方形"], "answer": "B"})
+    assert [*sample.choices] == ["圆形", "方形"]
+
+
+def test_which_two_needs_both(bring, score):
+    (sample,), _, _ = bring(THREE | {"question": "Which two are right?", "answer": "A and C"})
+    assert (score(sample, "A"), score(sample, "A, C")) == (0, 1)

@@ -59,3 +59,13 @@ def test_objects_in_lines_are_opened_too(data, tmp_path):
     ]
     samples, counts = bring(data, tmp_path / "out", "".join(json.dumps(line) + "\n" for line in lines))
     assert len(samples) == 4 and counts.records == 4
+
+
+def test_a_list_beside_lines_is_read_and_other_files_are_told(data, tmp_path):
+    record = {"image": "a.png", "question": "What?", "answer": "red"}
+    (data / "train.jsonl").write_text(json.dumps(record))
+    (data / "val.json").write_text(json.dumps([record | {"question": "Which?"}], indent=1))
+    (data / "about.json").write_text(json.dumps({"license": "CC"}))
+    (data / "more.csv").write_text("question,answer\n")
+    job = Import(data, tmp_path / "out", Options())
+    assert job.run().samples == 2 and sorted(path.name for path in job.aside) == ["about.json", "more.csv"]
