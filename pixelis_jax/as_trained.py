@@ -120,7 +120,7 @@ def _words(config: ConfigDict, fields: list[str]) -> str:
     """Some fields in one line, in a reader's words."""
     image, sampling = config.image, config.sampling
     words = {
-        "tools.names": f"tools {', '.join(config.tools.names)}",
+        "tools.names": f"tools {', '.join(map(str, config.tools.names))}",
         "image.max_pixels": f"pictures up to {image.max_pixels} px",
         "image.crop_max_pixels": f"those of tools up to {image.crop_max_pixels} px",
         "sampling.max_new_tokens": f"{sampling.max_new_tokens} tokens a turn",

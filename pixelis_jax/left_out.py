@@ -1,5 +1,6 @@
 """Why dialogues of a training step teach nothing, and what helps: in words for the user."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -78,7 +79,7 @@ def first_step_lines(
             f"warning: {left:.0f} of {rows} dialogues are left out of the update: {_why(outcomes, config, excluded)}"
         )
     rate = scalars.get("success_rate")
-    if rate is not None and left < rows:
+    if rate is not None and not math.isnan(rate) and left < rows:
         expected, uniform = rate**group + (1 - rate) ** group, scalars.get("grpo/uniform_group_share")
         words = (
             f"note: {rate:.0%} of the dialogues are right, so at least {expected:.0%} of the groups of {group} are"

@@ -106,6 +106,7 @@ class Workdir:
             self._refuse_foreign_files()
         for name in (METRICS, PERF, TRAJECTORIES):  # before any of them, or a checkpoint, is cut back
             check_steps(self.path / name)
+        (self.path / FINISHED).unlink(missing_ok=True)  # it goes on: what it has now is its last checkpoint
         atomic_write(path, json.dumps(run, indent=1) + "\n")
         return resumed
 

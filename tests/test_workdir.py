@@ -336,6 +336,15 @@ def test_finished_holds_for_its_number_of_steps(tmp_path: Path) -> None:
         assert workdir.finished(config()) and not workdir.finished(config(total_steps=20))
 
 
+def test_a_run_that_goes_on_is_not_finished(tmp_path: Path) -> None:
+    """Else its readers took the result of the shorter run for its own."""
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(config(), seed=0, hashes=HASHES)
+        workdir.mark_finished(10)
+        assert workdir.begin(config(total_steps=20), seed=0, hashes=HASHES)
+        assert not (tmp_path / "finished.json").exists()
+
+
 def test_a_finished_run_of_another_config_is_not_taken_for_this_one(tmp_path: Path) -> None:
     with Workdir(tmp_path) as workdir:
         workdir.begin(config(), seed=0, hashes=HASHES)

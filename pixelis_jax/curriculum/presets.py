@@ -72,6 +72,8 @@ def difficulty_curriculum(stages: Sequence[Mapping[str, object]], rules: Difficu
     made: list[Stage] = []
     for fields in stages:
         name, mix = _mix_of(fields)
+        if any(stage.name == name for stage in made):
+            raise UserError(f"curriculum stage '{name}' is there twice; names must differ")
         metric = accuracy_on(name)
         learnt = Threshold(metric, rules.min_performance, ">=", rules.performance_window, rules.patience_cycles)
         failed = (

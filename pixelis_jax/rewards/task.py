@@ -4,7 +4,7 @@ A trained reward model is to be one more `TaskReward`: from whole trajectories t
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import numpy as np
@@ -115,13 +115,15 @@ class UserFunction:
         asked = [_imagined(task, task.answer), _imagined(task, "")]
         try:
             found = self._call(asked)
+        except _NoNumbersError as error:
+            raise UserError(f"{self.name} gave {error}; give a list with one number for each completion") from None
         except (Exception, SystemExit) as error:
             kind = (TypeError, KeyError, AttributeError, IndexError)
             hint = "; prompts and completions are texts here, not lists of messages" if isinstance(error, kind) else ""
             raise UserError(f"{self.name} fails on the first training prompt ({told(error)}){hint}") from error
         _check_length(found, asked, self.name)
         for value in found:
-            if value is not None and not isinstance(value, bool | int | float | np.number):
+            if value is not None and not _is_number(value):
                 raise UserError(f"{self.name} gave {shown(value)} on the first training prompt; give numbers, or None")
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
@@ -144,7 +146,11 @@ class UserFunction:
         return values
 
     def _call(self, trajectories: Sequence[Trajectory]) -> list[Any]:
-        return list(self.binding(self.function, trajectories))
+        found = self.binding(self.function, trajectories)
+        unordered = isinstance(found, str | bytes | Mapping | Set)
+        if unordered or not isinstance(found, Iterable) or (isinstance(found, np.ndarray) and not found.ndim):
+            raise _NoNumbersError(shown(found))
+        return list(found)
 
     def _one(self, trajectory: Trajectory) -> Any:
         try:
@@ -159,9 +165,19 @@ def _check_length(found: Sequence[Any], asked: Sequence[Any], name: str) -> None
         raise UserError(f"{name} gave {len(found)} scores for {len(asked)} completions; give one each")
 
 
+class _NoNumbersError(Exception):
+    """A user's function gave something that is no list of numbers in the order of the completions."""
+
+
+def _is_number(value: Any) -> bool:
+    """A real number, also NumPy's, True and False included; a span of time is none."""
+    real = bool | int | float | np.bool_ | np.integer | np.floating
+    return isinstance(value, real) and not isinstance(value, np.timedelta64)
+
+
 def _number(value: Any) -> float:
     """A number of at most `LARGEST` as it is, everything else as NaN."""
-    good = isinstance(value, bool | int | float | np.number) and -LARGEST <= value <= LARGEST  # and NaN is not
+    good = _is_number(value) and -LARGEST <= value <= LARGEST  # and NaN is not
     return float(value) if good else math.nan
 
 

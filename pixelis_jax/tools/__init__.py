@@ -1,8 +1,11 @@
 """Visual operations the policy can call. A new one is one file and one entry here."""
 
+import dataclasses
 import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from pixelis_jax.tools import get_properties, read_text, segment_object_at, track_object, zoom_in
 from pixelis_jax.tools.base import Session, Tool, ToolError, check_arguments, schemas, shown
@@ -19,6 +22,7 @@ TOOLS: dict[str, Tool] = {
 }
 
 LONGEST_ERROR = 200  # characters
+NOTHING = "nothing"  # stands for an empty text: each call gets an answer that can be read
 
 _log = logging.getLogger(__name__)
 
@@ -51,17 +55,34 @@ def execute(
     if wrong:
         return failure(wrong, target_image=target)
     try:
-        observation = tool.run(session, call.arguments)
+        observation = _checked(tool.run(session, call.arguments))
         if observation.image is not None:
             session.append(observation.image)
     except ToolError as error:
         return failure(str(error), target_image=target, out_of_image=error.out_of_image)
     except MemoryError:
         raise  # no fault of the call: the job ends and says what to lower
-    except Exception:
+    except (Exception, SystemExit):  # whatever a tool raises: the job goes on, and the policy reads that it failed
         _log.exception("%s raised on %s", call.name, dict(call.arguments))
         return failure(f"{call.name} failed", target_image=target)
     return observation
+
+
+def _checked(observation: object) -> Observation:
+    """What a tool returned, where a dialogue can show it. Raises TypeError for all else."""
+    if not isinstance(observation, Observation):
+        raise TypeError(f"it returned {type(observation).__name__}, and a tool returns an Observation")
+    text, image = observation.text, observation.image
+    if not isinstance(text, str) or any("\ud800" <= char <= "\udfff" for char in text):
+        raise TypeError(f"text is {text!r:.60}, and must be a text without half of a surrogate pair")
+    if image is not None and not (
+        isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
+    ):
+        shape = f"{image.dtype}{list(image.shape)}" if isinstance(image, np.ndarray) else type(image).__name__
+        raise TypeError(f"image is {shape}, and must be u8[height, width, 3]")
+    if not (target := observation.target_image) >= 1 or type(target) is not int:
+        raise TypeError(f"target_image is {target!r:.60}, and must be the number of an image, from 1")
+    return observation if text or image is not None else dataclasses.replace(observation, text=NOTHING)
 
 
 def target_of(session: Session, call: ToolCall) -> int:

@@ -61,6 +61,13 @@ class Place:
     clamped: bool
 
 
+def _locked(image: np.ndarray) -> np.ndarray:
+    """The same pixels, which nobody can write to: other samples of the group see them too."""
+    view = image.view()
+    view.flags.writeable = False
+    return view
+
+
 class Session:
     """State of one trajectory: its images, numbered from 1, and what tools remember between calls.
 
@@ -81,7 +88,7 @@ class Session:
     ):
         if coordinates not in COORDINATES:
             raise UserError(f"coordinate frame {coordinates!r} is not known; use one of {', '.join(COORDINATES)}")
-        self.frames = [Frame(image, seen) for image, seen in zip(images, seen_sizes, strict=True)]
+        self.frames = [Frame(_locked(image), seen) for image, seen in zip(images, seen_sizes, strict=True)]
         self.fit_crop = fit_crop
         self.coordinates = coordinates
         self.video_frames = len(self.frames) if is_video else 0
@@ -99,7 +106,7 @@ class Session:
 
     def append(self, image: np.ndarray) -> int:
         """Adds an image and returns its number. Raises ToolError for one that can't be shown."""
-        self.frames.append(Frame(image, self.fit(image.shape[0], image.shape[1])))
+        self.frames.append(Frame(_locked(image), self.fit(image.shape[0], image.shape[1])))
         return len(self.frames)
 
     def fit(self, height: int, width: int) -> tuple[int, int]:

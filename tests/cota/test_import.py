@@ -1,5 +1,6 @@
 import argparse
 import dataclasses
+import fcntl
 import json
 import os
 import signal
@@ -231,6 +232,25 @@ def test_a_finished_import_is_done_again_but_not_replaced_by_another(data, tmp_p
     assert command(f"--input={path}", f"--out={out}", "--task_type=object_counting") == 2
     assert "holds another import (task_type: 'attribute_recognition', now 'object_counting')" in capsys.readouterr().err
     assert files(out) == before
+
+
+def test_an_import_that_fails_loses_nothing_of_an_earlier_one(data, tmp_path, capsys):
+    path, out = write(data / "x.jsonl", [RECORDS["prompts"]]), tmp_path / "out"
+    assert command(f"--input={path}", f"--out={out}") == 0
+    before = files(out)
+    write(path, [{"a": 1}])
+    assert command(f"--input={path}", f"--out={out}") == 2
+    assert "no sample could be imported" in capsys.readouterr().err and files(out) == before
+
+
+def test_a_second_import_into_the_same_folder_is_refused(data, tmp_path, capsys):
+    path, out = write(data / "x.jsonl", [RECORDS["prompts"]]), tmp_path / "out"
+    assert command(f"--input={path}", f"--out={out}") == 0
+    before, lock = files(out), os.open(out, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert command(f"--input={path}", f"--out={out}") == 2
+    os.close(lock)
+    assert "another import writes there" in capsys.readouterr().err and files(out) == before
 
 
 def test_a_killed_import_leaves_no_samples_and_the_same_command_works(data, tmp_path):

@@ -130,3 +130,10 @@ def test_bad_stages_are_refused_in_one_line(stage, message):
     with pytest.raises(UserError, match=message) as raised:
         c.difficulty_curriculum((stage,), RULES)
     assert "\n" not in str(raised.value)
+
+
+def test_stages_have_names_of_their_own():
+    """Accuracies are kept by the name of a stage."""
+    twice = ({"name": "s", "mix": {"simple": 1.0}}, {"name": "s", "mix": {"hard": 1.0}})
+    with pytest.raises(UserError, match="curriculum stage 's' is there twice; names must differ"):
+        c.difficulty_curriculum(twice, DifficultyRules())

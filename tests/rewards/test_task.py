@@ -119,6 +119,9 @@ class Silent:
         10**400,
         pytest.param(10**5000, id="10**5000"),
         Silent(),
+        1j,
+        np.complex64(1),
+        np.timedelta64(1, "s"),
     ],
 )
 def test_what_is_no_finite_number_is_refused(value, monkeypatch):
@@ -127,7 +130,7 @@ def test_what_is_no_finite_number_is_refused(value, monkeypatch):
     assert np.isnan(made([dialogue("7")])).all() and made.refused == 1
 
 
-@pytest.mark.parametrize("value", [True, 1, np.float32(1), np.int64(1)])
+@pytest.mark.parametrize("value", [True, 1, np.float32(1), np.int64(1), np.True_])
 def test_what_is_a_number(value, monkeypatch):
     made = function("by_length")
     monkeypatch.setattr(made, "function", lambda **columns: [value])
@@ -140,6 +143,18 @@ def test_a_function_that_gives_no_numbers_is_refused_before_the_first_rollout(va
     monkeypatch.setattr(made, "function", lambda **columns: [None, value])
     with pytest.raises(UserError, match="on the first training prompt; give numbers, or None"):
         made.check(ASKED)
+
+
+@pytest.mark.parametrize(
+    "result", [None, 1.0, {0: 0.5, 1: 0.5}, {0.5, 0.25}, "ab", b"ab", np.array(1.0), np.float32(1)]
+)
+def test_a_result_that_is_no_list_is_refused(result, monkeypatch):
+    """The keys of a dict were once taken for the rewards."""
+    made = function("by_length")
+    monkeypatch.setattr(made, "function", lambda **columns: result)
+    with pytest.raises(UserError, match="; give a list with one number for each completion"):
+        made.check(ASKED)
+    assert np.isnan(made([dialogue("7"), dialogue("8")])).all() and made.refused == 2
 
 
 def test_pictures_can_be_read_and_not_written():

@@ -166,6 +166,45 @@ def test_a_tool_that_raises_fails_alone():
     assert [s.text for s in pool_of(run).run(numbered(3))] == ["error: TOOL failed", "1", "0"]
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        None,
+        "text",
+        Observation(5),
+        Observation(None),
+        Observation("\ud800"),
+        Observation("x", image=np.zeros((4, 4), np.uint8)),
+        Observation("x", image=np.zeros((4, 4, 4), np.uint8)),
+        Observation("x", image=np.zeros((4, 4, 3), np.float32)),
+        Observation("x", target_image=0),
+        SystemExit(0),
+    ],
+)
+def test_what_a_dialogue_can_not_show_is_an_error(result):
+    def run(session, arguments):
+        if isinstance(result, BaseException):
+            raise result
+        return result if arguments["n"] == 1 else Observation("good")
+
+    assert pool_of(run).run(numbered(2))[-1].text == "error: TOOL failed"
+
+
+def test_an_empty_text_is_told_as_nothing():
+    assert [o.text for o in pool_of(lambda session, arguments: Observation("")).run(numbered(1))] == ["nothing"]
+
+
+def test_pictures_can_not_be_written_to():
+    def run(session, arguments):
+        session.frame(1).image[:] = 0
+        return Observation("painted over")
+
+    (session,) = sessions(1)
+    before = session.frame(1).image.copy()
+    assert [o.text for o in pool_of(run).run([(session, ToolCall("TOOL", {"n": 0}))])] == ["error: TOOL failed"]
+    assert (session.frame(1).image == before).all()
+
+
 def test_out_of_memory_ends_the_job_and_what_waits_is_not_begun():
     begun = []
 

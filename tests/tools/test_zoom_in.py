@@ -91,7 +91,9 @@ def test_a_box_too_narrow_to_be_shown_is_an_error_the_model_can_read(box, size, 
 
 
 def test_an_image_too_narrow_to_be_shown_is_an_error_of_any_tool(monkeypatch, caplog):
-    broken = dataclasses.replace(TOOLS["ZOOM_IN"], run=lambda *_: Observation("x", image=np.zeros((1, 900, 3))))
+    broken = dataclasses.replace(
+        TOOLS["ZOOM_IN"], run=lambda *_: Observation("x", image=np.zeros((1, 900, 3), np.uint8))
+    )
     monkeypatch.setitem(tools.TOOLS, "ZOOM_IN", broken)
     session = session_of(fit_crop=fit)
     assert zoom(session, [1, 2, 30, 40]).text.startswith("error: a part of 900x1 px is too narrow")

@@ -23,7 +23,7 @@ _ALL = re.compile(
     r"\b(?:select|choose|mark|check|pick|tick|name|list|identify) (?:all|each|every|the (?:two|three|four))\b"
     r"|\ball (?:that|which|of (?:the|those)\b.*? that) (?:apply|are)\b"
     r"|\b(?:one or more|more than one|multiple|several|two|three) (?:\w+ )?(?:answers?|choices?|options?)\b"
-    r"|\bwhich (?:two|three|four)\b|可多选|多选题|不定项|选出所有|所有正确|哪些",
+    r"|可多选|多选题|不定项|选出所有|所有正确|哪些",
     re.IGNORECASE,
 )
 # ASCII for the wide forms of letters, digits and signs; one character each, so that places stay.

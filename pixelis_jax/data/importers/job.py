@@ -8,8 +8,10 @@ OUT/refused.txt     one line for each record that was refused
 
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,15 +67,24 @@ class Import:
         self._name = printable(source.resolve().name)
         self._ids: dict[str, str] = {}
         self._refusals: IO[str] | None = None
+        self._earlier: bytes | None = None  # the manifest of a finished import that is done again
 
     def run(self) -> Counts:
         """Reads everything. Raises UserError where nothing can be imported, or for the first refusal if strict.
 
-        After an error what it has written is gone; after a kill there is no `cota.jsonl`, and the same call works.
+        After an error what it has written is gone, and a finished import that was there is as before; after a kill the
+        same call works. Raises UserError where another import writes into the folder.
         """
         self.sources, self.aside = discover(self.source, self.options)
         check_packages(self.sources)
-        fresh, ours = not self.out.exists(), (self.out / MANIFEST).exists()
+        fresh = not self.out.exists()
+        self._make_folder()
+        with _alone(self.out):
+            self._import(fresh=fresh)
+        return self.counts
+
+    def _import(self, *, fresh: bool) -> None:
+        ours = (self.out / MANIFEST).exists()
         self._claim()
         root = self.source if self.source.is_dir() else self.source.parent
         keep = {"check": self.options.check_images, "keep_paths": self.options.keep_paths}
@@ -92,8 +103,11 @@ class Import:
             self._write()
         except BaseException:
             self.pictures.undo()
-            for name in (SAMPLES + ".part", SAMPLES, REFUSED + ".part", REFUSED, *(() if ours else (MANIFEST,))):
+            made = () if self._earlier else (SAMPLES, REFUSED)  # of the earlier import nothing is lost
+            for name in (SAMPLES + ".part", REFUSED + ".part", *made, *(() if ours else (MANIFEST,))):
                 (self.out / name).unlink(missing_ok=True)
+            if self._earlier:
+                atomic_write(self.out / MANIFEST, self._earlier.decode())
             self.pictures.close()
             if fresh:
                 with contextlib.suppress(OSError):
@@ -101,21 +115,23 @@ class Import:
             raise
         finally:
             self.pictures.close()
-        return self.counts
 
     def asked(self) -> Record:
         """What has to be the same for a finished import to be done again."""
         options = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(self.options).items()}
         return {"input": str(self.source), **options}
 
-    def _claim(self) -> None:
-        """Makes the folder ours. Raises UserError where it holds anything else."""
+    def _make_folder(self) -> None:
+        """Raises UserError where it can't be one of its own."""
         out, given = self.out.resolve(), self.source.resolve()
         if out == given or (given.is_dir() and out.is_relative_to(given)):
             raise UserError(f"--out={self.out} lies inside --input={self.source}; name a folder outside it")
         if self.out.exists() and not self.out.is_dir():
             raise UserError(f"--out={self.out} is a file; name a folder")
         self.out.mkdir(parents=True, exist_ok=True)
+
+    def _claim(self) -> None:
+        """Makes the folder ours. Raises UserError where it holds anything else."""
         manifest = self.out / MANIFEST
         if not manifest.exists():
             found = sorted(p.name for p in self.out.iterdir() if not p.name.startswith("."))
@@ -131,7 +147,7 @@ class Import:
                 raise UserError(
                     f"{self.out} holds another import ({_difference(asked, self.asked())}); name another --out"
                 )
-            (self.out / SAMPLES).unlink(missing_ok=True)
+            self._earlier = manifest.read_bytes() if finished else None
         self._save({"asked": self.asked(), "finished": False})
 
     def _save(self, content: Record) -> None:
@@ -308,6 +324,21 @@ class Import:
         c.pictures[len(sample.image_paths)] += 1
         self.drawn.add(sample)
         c.kinds.setdefault("steps", Counter())[str(len(sample.trajectory))] += 1
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Holds the folder's lock, which goes with the process. Raises UserError where another one has it."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise UserError(f"--out={folder}: another import writes there; wait for it, or name another") from None
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def _refuse_marks(sample: cota.Sample, where: str) -> None:

@@ -312,8 +312,3 @@ def test_choices_behind_an_empty_bracket(bring, question):
 def test_letters_with_wide_colons(bring):
     (sample,), _, _ = bring({"image": "a.png", "question": "什么？", "options": ["A：圆形", "B：方形"], "answer": "B"})
     assert [*sample.choices] == ["圆形", "方形"]
-
-
-def test_which_two_needs_both(bring, score):
-    (sample,), _, _ = bring(THREE | {"question": "Which two are right?", "answer": "A and C"})
-    assert (score(sample, "A"), score(sample, "A, C")) == (0, 1)
