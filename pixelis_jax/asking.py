@@ -183,6 +183,8 @@ def check(ready: TrainedPolicy, task: Task, names: Sequence[str]) -> list[str]:
     processor, context = ready.policy.processor, ready.sampling.context_tokens
     if not task.question.strip():
         raise UserError("the question is empty; ask something")
+    if any("\ud800" <= char <= "\udfff" for char in task.question):
+        raise UserError("the question has half of a surrogate pair, which is no character; write it anew")
     for token in processor.tokenizer.get_added_tokens_decoder().values():
         if token.special and token.content in task.question:
             raise UserError(f"the question contains the control token {token.content}; leave it out")

@@ -44,10 +44,16 @@ def main() -> int:
         flags[name.removeprefix("--")] = value
     workdir = Path(flags.pop("workdir", "") or default_workdir(sys.argv[1:]))
     from pixelis_jax import hosts
-    from pixelis_jax.workdir import Workdir
+    from pixelis_jax.workdir import FINISHED, Workdir
 
-    if Workdir(workdir).finished(config):
+    folder = Workdir(workdir)
+    if folder.finished(config):
         print(f"{workdir}: this job is finished (summary.json); name another --workdir for a new one")
+        for source in filter(None, (config.get("init_from"), config.get("data", {}).get("path"))):
+            if folder.ended_before(Path(source)):
+                print(f"note: {source} was written to since; for what is there now name another --workdir")
+        if config.get("checkpoint", {}).get("restore_step", -1) >= 0:
+            print(f"checkpoint.restore_step is not looked at; remove {workdir / FINISHED} to go back to that step")
         return 0
     if flags:
         hosts.initialize(flags.get("coordinator_address"), _count(flags, "num_processes"), _count(flags, "process_id"))

@@ -152,6 +152,12 @@ class Workdir:
             raise UserError(f"{path} is damaged (total_steps is {steps!r:.40}); remove it, and the job ends once more")
         return bool(steps == config.total_steps)
 
+    def ended_before(self, source: Path) -> bool:
+        """Whether files of what a finished run read (a run, an adapter, a data folder) were written after its end."""
+        end, patterns = (self.path / FINISHED).stat().st_mtime, ("*.json*", "*.safetensors", "*/*.safetensors")
+        files = [source] if source.is_file() else [file for name in patterns for file in source.glob(name)]
+        return any(file.stat().st_mtime > end for file in [*files, *source.glob(f"checkpoints/*/{MANIFEST}")])
+
     def mark_finished(self, total_steps: int) -> None:
         """Written last, after the summary."""
         if hosts.first():
@@ -178,7 +184,7 @@ class Workdir:
         rest = [{name: run[name] for name in ("seed", "hashes") if name in run} for run in (old, new)]
         changes += map(_short, diff(*rest))
         if changes:
-            told = "; ".join(map(str, changes))
+            told = "; ".join(dict.fromkeys(map(str, changes)))  # the seed stands in both
             raise UserError(
                 f"{self.path} holds a run with another config ({told}); restore them to resume,"
                 " or choose another --workdir"

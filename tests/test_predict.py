@@ -390,6 +390,11 @@ def test_defaults_that_an_adapter_does_not_record_are_said(model: Path, picture:
     )
 
 
+def test_half_a_character_is_refused(model: Path, picture: Path) -> None:
+    with pytest.raises(UserError, match="the question has half of a surrogate pair"):
+        pixelis_jax.ask(pixelis_jax.load(model=str(model), max_new_tokens=2), picture, "\ud800x")
+
+
 @pytest.mark.parametrize("names", ["", " , "])
 def test_no_tool_is_named(model: Path, picture: Path, names: str) -> None:
     with pytest.raises(UserError, match="--tools names no tool"):

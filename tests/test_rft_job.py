@@ -153,7 +153,8 @@ def test_killed_and_interrupted_ends_like_a_straight_run(straight, resumed, name
 
 def test_the_same_command_after_the_end_says_so(straight, jobs, config):
     before = (straight.workdir / "summary.json").read_bytes()
-    assert "this job is finished" in jobs.run(config, straight.workdir)
+    said = jobs.run(config, straight.workdir)
+    assert "this job is finished" in said and "restore_step" not in said
     assert (straight.workdir / "summary.json").read_bytes() == before
 
 

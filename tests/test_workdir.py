@@ -336,6 +336,29 @@ def test_finished_holds_for_its_number_of_steps(tmp_path: Path) -> None:
         assert workdir.finished(config()) and not workdir.finished(config(total_steps=20))
 
 
+def test_a_changed_seed_is_told_once(tmp_path: Path) -> None:
+    with Workdir(tmp_path) as workdir:
+        workdir.begin(config(seed=0), seed=0, hashes=HASHES)
+        workdir.mark_finished(10)
+        with pytest.raises(UserError, match=r"another config \(seed was 0, now 3\)"):
+            workdir.begin(config(seed=3), seed=3, hashes=HASHES)
+
+
+def test_what_was_written_after_the_end_is_seen(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "checkpoints" / "3").mkdir(parents=True)
+    (source / "run.json").write_text("{}")
+    with Workdir(tmp_path / "run") as workdir:
+        workdir.begin(config(), seed=0, hashes=HASHES)
+        workdir.mark_finished(10)
+        end = (tmp_path / "run" / "finished.json").stat().st_mtime
+        os.utime(source / "run.json", (end - 9, end - 9))
+        assert not workdir.ended_before(source) and not workdir.ended_before(tmp_path / "nowhere")
+        (source / "checkpoints" / "3" / "manifest.json").write_text("{}")
+        os.utime(source / "checkpoints" / "3" / "manifest.json", (end + 9, end + 9))
+        assert workdir.ended_before(source)
+
+
 def test_a_run_that_goes_on_is_not_finished(tmp_path: Path) -> None:
     """Else its readers took the result of the shorter run for its own."""
     with Workdir(tmp_path) as workdir:
