@@ -169,6 +169,8 @@ class Questions:
         training, apart = self.training.corpus, self.apart.corpus
         types = ", ".join(sorted(set(training.task_types)))
         told = [f"data: {len(training)} questions of {training.name} ({types})"]
+        if training is not apart:
+            told[0] += f" to train on; {len(apart)} of {apart.name} are held out"
         left = ", ".join(f"{count} {reason}" for reason, count in training.left_out.most_common())
         told += [f"data: left out {left}"] if left else []
         if self.unanswered or apart.unanswered:

@@ -108,7 +108,8 @@ def test_another_folder_may_be_held_out(tmp_path):
     write_folder(tmp_path / "apart", sizes={"simple": 3, "medium": 1, "hard": 1})
     questions = opened(tmp_path / "own", apart=tmp_path / "apart", count=100)
     assert questions.held_out_count == 5 and len(questions.training.corpus) == 27
-    assert "5 held-out questions" in " ".join(questions.notes())
+    notes = " ".join(questions.notes())
+    assert "data: 27 questions of " in notes and " to train on; 5 of " in notes and "5 held-out questions" in notes
 
 
 def test_another_question_stands_in_for_one_that_cannot_be_asked(tmp_path, caplog):
