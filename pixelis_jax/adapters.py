@@ -159,6 +159,7 @@ def write_settings(directory: Path, config: Mapping[str, Any], *, origin: str, b
 def _from_workdir(directory: Path, step: int | None, base_name: str | None) -> Trained:
     run = read_run(directory / RUN)
     config = run["config"]
+    _check_config(config, directory / RUN)
     kept, name = directory / "adapter", base_name or config["model"]["name"]
     finished = step is None and (directory / FINISHED).is_file() and (kept / peft.CONFIG).is_file()
     if not finished:
@@ -172,6 +173,16 @@ def _from_workdir(directory: Path, step: int | None, base_name: str | None) -> T
     if (quantize := config["model"].get("quantize", "")) not in ("", "none"):
         origin += f", which was trained over {quantize} weights"
     return Trained(saved, lora, name, _sections(config, directory / RUN), origin)
+
+
+def _check_config(config: Mapping[str, Any], file: Path) -> None:
+    """Raises UserError where the parts of a run's config that are read here are not what a run writes."""
+    model, lora = config.get("model"), config.get("lora", {})
+    name = model.get("name") if isinstance(model, Mapping) else model
+    if not isinstance(model, Mapping) or not isinstance(name, str):
+        raise UserError(f"{file} is damaged (config.model.name is {name!r:.40}); restore it")
+    if not isinstance(lora, Mapping):
+        raise UserError(f"{file} is damaged (config.lora is {lora!r:.40}); restore it")
 
 
 def _last_saved(directory: Path, step: int | None, config: Mapping[str, Any]) -> tuple[PyTree, str]:
@@ -266,7 +277,9 @@ def _sections(config: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]
             raise UserError(f"{file} is damaged (model.{name} is {value!r:.40}); restore it")
     found |= {"model": kept} if kept else {}
     names = config["tools"].get("names") if isinstance(config.get("tools"), Mapping) else None
-    if names is not None and not (isinstance(names, list | tuple) and all(name in TOOLS for name in names)):
+    if names is not None and not (
+        isinstance(names, list | tuple) and all(isinstance(name, str) and name in TOOLS for name in names)
+    ):
         unknown = [n for n in names if isinstance(n, str) and n not in TOOLS] if isinstance(names, list | tuple) else []
         if unknown:
             raise UserError(

@@ -245,6 +245,24 @@ def test_an_adapter_in_a_folder_of_its_own_name(adapter: Path, model: Path, tmp_
         adapters.read(tmp_path / "saved", base_name=str(model))
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model": None}, "config.model.name is None"),
+        ({"model": "x"}, "config.model.name is 'x'"),
+        ({"model": {"name": 5}}, "config.model.name is 5"),
+        ({"lora": None}, "config.lora is None"),
+        ({"tools": {"names": [[]]}}, r"tools.names is \[\[\]\]"),
+    ],
+)
+def test_a_damaged_config_of_a_run(model: Path, tmp_path: Path, change: dict, told: str) -> None:
+    workdir = small_model.write_workdir(tmp_path / "rft", model, steps=(2,))
+    run = json.loads((workdir / "run.json").read_text())
+    (workdir / "run.json").write_text(json.dumps(run | {"config": run["config"] | change}))
+    with pytest.raises(UserError, match=told):
+        adapters.read(workdir)
+
+
 def test_a_workdir_without_its_config(adapter: Path, model: Path, tmp_path: Path) -> None:
     for name in ("adapter", "rft_adapters_base"):
         shutil.copytree(adapter, tmp_path / "run" / name)
