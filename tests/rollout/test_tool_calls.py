@@ -23,10 +23,10 @@ def test_rows_get_the_result_of_their_own_call_whichever_ends_first(script, demo
     ended = threading.Event()
 
     def run(session, arguments):
-        if session.frames[0].image is demo_tasks[0].images[0] and len(session.frames) == 1:
+        if np.shares_memory(session.frames[0].image, demo_tasks[0].images[0]) and len(session.frames) == 1:
             assert ended.wait(WAIT_S)
         observation = zoom_in.run(session, arguments)
-        if session.frames[0].image is demo_tasks[3].images[0]:
+        if np.shares_memory(session.frames[0].image, demo_tasks[3].images[0]):
             ended.set()
         return observation
 
@@ -46,7 +46,7 @@ def test_a_call_that_hangs_costs_its_own_row_an_error_and_is_counted(script, dem
     go = threading.Event()
 
     def run(session, arguments):
-        if session.frames[0].image is demo_tasks[0].images[0] and len(session.frames) == 1:
+        if np.shares_memory(session.frames[0].image, demo_tasks[0].images[0]) and len(session.frames) == 1:
             go.wait(WAIT_S)
         return zoom_in.run(session, arguments)
 
